@@ -36,6 +36,8 @@ const char* format_of(DType dtype) {
     case DType::u8:
     case DType::f8_e5m2:
     case DType::f8_e4m3:
+    case DType::f8_e4m3fnuz:
+    case DType::f8_e5m2fnuz:
     case DType::f8_e8m0: return "B";
   }
   return "B";
@@ -67,7 +69,7 @@ const py::dtype& numpy_dtype(DType dtype) {
   static std::array<py::dtype*, 256> made{};
   py::dtype*& place = made[static_cast<uint8_t>(dtype)];
   if (place == nullptr) {
-    py::module_::import("numpy.core.multiarray");
+    py::module_::import("numpy");  // and, with it, the module that pybind11 asks for
     place = new py::dtype(numpy_name(dtype));
   }
   return *place;
@@ -215,13 +217,19 @@ py::object torch_of(ArrayView view) {
     view.strides = row_major_strides(view.shape);
   }
   if (dtype_bits(view.dtype) <= 8 && view.dtype != DType::i8 && view.dtype != DType::boolean) {
-    const char* const name = view.dtype == DType::f8_e4m3   ? "float8_e4m3fn"
-                             : view.dtype == DType::f8_e5m2 ? "float8_e5m2"
-                             : view.dtype == DType::f8_e8m0 ? "float8_e8m0fnu"
-                                                            : "";
+    const char* const name = view.dtype == DType::f8_e4m3       ? "float8_e4m3fn"
+                             : view.dtype == DType::f8_e5m2     ? "float8_e5m2"
+                             : view.dtype == DType::f8_e8m0     ? "float8_e8m0fnu"
+                             : view.dtype == DType::f8_e4m3fnuz ? "float8_e4m3fnuz"
+                             : view.dtype == DType::f8_e5m2fnuz ? "float8_e5m2fnuz"
+                                                                : "";
     called = py::getattr(torch, name, py::none());
     view.dtype = DType::u8;
   }
+  if ((view.dtype == DType::u16 || view.dtype == DType::u32 || view.dtype == DType::u64) &&
+      !py::hasattr(torch, "uint16"))
+    raise_buffer_error("this torch has no " + std::string(dtype_name(view.dtype)) +
+                       " (2.3 and later have): take numpy(), or view it as signed integers");
   const py::object capsule = dlpack_capsule(dlpack_memory(view), false);
   py::object tensor = py::module_::import("torch.utils.dlpack").attr("from_dlpack")(capsule);
   return called && !called.is_none() ? tensor.attr("view")(called) : tensor;

@@ -57,21 +57,29 @@ py::custom_type_setup exports_buffer() {
   });
 }
 
-// numpy(), torch(), __dlpack__() and __dlpack_device__() for such a class.
+// __dlpack__() and __dlpack_device__() for such a class.
 template <typename Exporter, typename Class>
-void add_dlpack(Class& exported) {
+void add_exchange(Class& exported) {
   exported
-      .def(
-          "torch", [](const Exporter& self) { return torch_of(self.array()); },
-          "A torch.Tensor over the same memory.")
       .def(
           "__dlpack__",
           [](const Exporter& self, const py::object& stream, const py::object& max_version,
              const py::object& dl_device,
              const py::object& copy) { return dlpack_of(self.array(), stream, max_version, dl_device, copy); },
           py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
-          py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
-      .def("__dlpack_device__", [](const Exporter&) { return py::make_tuple(1, 0); });
+          py::arg("dl_device") = py::none(), py::arg("copy") = py::none(),
+          "For from_dlpack() of torch, numpy, jax and others: the same memory. Raises BufferError.")
+      .def(
+          "__dlpack_device__", [](const Exporter&) { return py::make_tuple(1, 0); }, "Host memory: (1, 0).");
+}
+
+// Those and torch().
+template <typename Exporter, typename Class>
+void add_dlpack(Class& exported) {
+  exported.def(
+      "torch", [](const Exporter& self) { return torch_of(self.array()); },
+      "A torch.Tensor over the same memory.");
+  add_exchange<Exporter>(exported);
 }
 
 }  // namespace terrace::python

@@ -1,50 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // CheckpointDirectory and Checkpoint: a pool's tensors on the disk, as they were at one moment.
-#include <chrono>
 #include <string>
 #include <vector>
 
 #include "bindings/python/handles.h"
+#include "bindings/python/transfers.h"
 #include "bindings/python/values.h"
 
 namespace terrace::python {
 namespace {
-
-// Hears Ctrl-C during a call that let the GIL go: `cancelled` of its options. Only the main thread is told of
-// signals; others have nothing to ask, and do not wait for the GIL.
-class Signals {
- public:
-  Signals() {
-    const py::module_ threading = py::module_::import("threading");
-    main_ = threading.attr("current_thread")().is(threading.attr("main_thread")());
-  }
-  bool operator()() {
-    const auto now = std::chrono::steady_clock::now();
-    if (!main_ || raised_ || now < next_) return raised_;
-    next_ = now + std::chrono::milliseconds(20);
-    const py::gil_scoped_acquire gil;
-    return raised_ = PyErr_CheckSignals() != 0;
-  }
-  bool raised() const { return raised_; }
-
- private:
-  bool main_ = false, raised_ = false;
-  std::chrono::steady_clock::time_point next_ = {};
-};
-
-// `call` with these options, without the GIL and with an ear for Ctrl-C.
-template <typename Options, typename Call>
-auto interruptibly(Options& options, Call&& call) {
-  Signals signals;
-  options.cancelled = [&signals] { return signals(); };
-  auto result = without_gil([&] { return call(options); });
-  if (signals.raised()) throw py::error_already_set();
-  return take(std::move(result));
-}
-
-std::string path_of(const py::object& given) {
-  return py::module_::import("os").attr("fsencode")(given).cast<std::string>();
-}
 
 std::vector<std::string> names_of(const py::object& given) {
   std::vector<std::string> names;
@@ -57,17 +21,6 @@ std::vector<std::string> names_of(const py::object& given) {
   }
   if (names.empty()) raise_invalid("tensors: no names; None is for all of them");
   return names;
-}
-
-TensorMetadata metadata_of(const py::object& given) {
-  TensorMetadata metadata;
-  if (given.is_none()) return metadata;
-  for (const auto& item : py::dict(given)) {
-    if (!py::isinstance<py::str>(item.first) || !py::isinstance<py::str>(item.second))
-      raise_invalid("metadata: " + py::repr(item.first).cast<std::string>() + ": keys and values are strings");
-    metadata.emplace_back(item.first.cast<std::string>(), item.second.cast<std::string>());
-  }
-  return metadata;
 }
 
 py::object in_python(const CheckpointInfo& of) {
@@ -184,13 +137,20 @@ py::object export_file(const CheckpointsObject& self, const std::string& name, c
 void add_writes(py::module_& module) {
   py::class_<CheckpointObject>(module, "Checkpoint",
                                "A checkpoint that is being written; given up where it is dropped before.")
-      .def_property_readonly("name", [](const CheckpointObject& self) { return self.name; })
-      .def_property_readonly("done", [](const CheckpointObject& self) { return self.write->done(); })
-      .def_property_readonly("progress", &progress)
-      .def("wait", &wait, py::arg("timeout") = py::none())
-      .def("cancel", [](const CheckpointObject& self) { self.write->cancel(); })
-      .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", &leave)
+      .def_property_readonly(
+          "name", [](const CheckpointObject& self) { return self.name; }, "As it was given.")
+      .def_property_readonly(
+          "done", [](const CheckpointObject& self) { return self.write->done(); },
+          "Whether it is written, or failed.")
+      .def_property_readonly("progress", &progress, "How much is written, and how long stores had to wait.")
+      .def("wait", &wait, py::arg("timeout") = py::none(),
+           "Waits until it is on the disk. Raises Busy: not yet, or why it failed.")
+      .def(
+          "cancel", [](const CheckpointObject& self) { self.write->cancel(); },
+          "Gives it up; nothing of it is left.")
+      .def(
+          "__enter__", [](py::object self) { return self; }, "The checkpoint itself.")
+      .def("__exit__", &leave, "Waits for it; after an exception gives it up.")
       .def("__repr__", [](const CheckpointObject& self) {
         return "<terrace.Checkpoint " + quoted_name(self.name) + (self.write->done() ? " done>" : ">");
       });
@@ -202,29 +162,36 @@ void add_checkpoints(py::module_& module) {
   add_writes(module);
   py::class_<CheckpointsObject>(module, "CheckpointDirectory",
                                 "Checkpoints of tensors: complete ones, by name.")
-      .def(py::init(&open), py::arg("path"), py::kw_only(), py::arg("make") = true)
+      .def(py::init(&open), py::arg("path"), py::kw_only(), py::arg("make") = true,
+           "A directory of checkpoints. make=False: it must exist.")
       .def("checkpoint", &checkpoint, py::arg("name"), py::arg("tensors"), py::kw_only(),
-           py::arg("metadata") = py::none(), py::arg("room_bytes_max") = py::none())
+           py::arg("metadata") = py::none(), py::arg("room_bytes_max") = py::none(),
+           "Begins to write the tensors as they are now; nobody stores to them during this call.")
       .def("restore", &restore, py::arg("name"), py::arg("pool"), py::arg("tensors") = py::none(),
            py::kw_only(), py::arg("into_existing") = false, py::arg("hint") = "weights",
-           py::arg("read_mostly") = true, py::arg("streaming") = false, py::arg("pinned") = false)
-      .def("list", &list)
+           py::arg("read_mostly") = true, py::arg("streaming") = false, py::arg("pinned") = false,
+           "Reads tensors of a checkpoint into a pool: all, or those named. into_existing=True fills tensors "
+           "that the pool has.")
+      .def("list", &list, "What there is, and what is damaged.")
       .def(
           "find",
           [](const CheckpointsObject& self, const std::string& name) {
             return in_python(take(without_gil([&] { return self.directory->find(name); })));
           },
-          py::arg("name"))
-      .def("verify", &verify, py::arg("name"))
-      .def("import_file", &import_file, py::arg("file"), py::arg("name"))
+          py::arg("name"), "One by its name. Raises NotFound, Corrupt.")
+      .def("verify", &verify, py::arg("name"),
+           "The damaged parts of its file, as (offset, bytes); an empty list: all is well.")
+      .def("import_file", &import_file, py::arg("file"), py::arg("name"),
+           "Makes a checkpoint of a safetensors file.")
       .def("export_file", &export_file, py::arg("name"), py::arg("file"), py::arg("tensors") = py::none(),
-           py::kw_only(), py::arg("replace") = false)
+           py::kw_only(), py::arg("replace") = false,
+           "Writes a checkpoint, or tensors of it, to a safetensors file.")
       .def(
           "delete",
           [](const CheckpointsObject& self, const std::string& name) {
             take(without_gil([&] { return self.directory->remove(name); }));
           },
-          py::arg("name"))
+          py::arg("name"), "Removes one.")
       .def("__repr__", [](const CheckpointsObject& self) {
         return "<terrace.CheckpointDirectory " + quoted_name(self.path) + ">";
       });

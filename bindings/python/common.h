@@ -106,5 +106,6 @@ void add_tensors(py::module_& module);
 void add_checkpoints(py::module_& module);
 void add_spaces(py::module_& module);
 void add_shared(py::module_& module);
+void add_models(py::module_& module);
 
 }  // namespace terrace::python

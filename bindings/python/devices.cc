@@ -127,16 +127,24 @@ py::object use_of(const DeviceObject& self) {
 
 void add_guards(py::module_& module) {
   py::class_<DeviceGuardObject>(module, "DeviceGuard", "A tensor in use by a device, at its address there.")
-      .def_property_readonly("address", [](const DeviceGuardObject& self) { return self.open().address(); })
-      .def_property_readonly("nbytes", [](const DeviceGuardObject& self) { return self.open().bytes(); })
+      .def_property_readonly(
+          "address", [](const DeviceGuardObject& self) { return self.open().address(); },
+          "Of the first element in the device's memory.")
+      .def_property_readonly(
+          "nbytes", [](const DeviceGuardObject& self) { return self.open().bytes(); }, "Bytes of its elements.")
       .def("numpy", &numpy_of_guard, "An array over an emulated device's memory, which keeps the guard open.")
-      .def("torch", &torch_of_guard, py::kw_only(), py::arg("unmarked") = false)
+      .def("torch", &torch_of_guard, py::kw_only(), py::arg("unmarked") = false,
+           "A CUDA tensor over the device's copy. unmarked=True: also of a read-only guard, where nothing may "
+           "be stored.")
       .def("__dlpack__", &dlpack_of_guard, py::kw_only(), py::arg("stream") = py::none(),
-           py::arg("max_version") = py::none(), py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
-      .def("__dlpack_device__", &device_of)
-      .def("close", &close_guard)
-      .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", [](DeviceGuardObject& self, const py::args&) { close_guard(self); });
+           py::arg("max_version") = py::none(), py::arg("dl_device") = py::none(), py::arg("copy") = py::none(),
+           "For from_dlpack() of torch, cupy and others: the device's memory. Raises BufferError.")
+      .def("__dlpack_device__", &device_of, "Its DLPack device.")
+      .def("close", &close_guard, "Ends the use; work on the device must be over.")
+      .def(
+          "__enter__", [](py::object self) { return self; }, "The guard itself.")
+      .def(
+          "__exit__", [](DeviceGuardObject& self, const py::args&) { close_guard(self); }, "As close().");
 }
 
 }  // namespace
@@ -148,32 +156,43 @@ void add_device_use(py::class_<TensorObject>& tensor) {
           [](const TensorObject& self, const py::object& timeout) {
             return open_guard(self, false, false, timeout);
           },
-          py::kw_only(), py::arg("timeout") = py::none())
+          py::kw_only(), py::arg("timeout") = py::none(),
+          "A guard over the device's copy, for loads; waits for the copy (timeout: seconds, Busy: not yet).")
       .def(
           "device_write",
           [](const TensorObject& self, bool overwrite, const py::object& timeout) {
             return open_guard(self, true, overwrite, timeout);
           },
-          py::kw_only(), py::arg("overwrite") = false, py::arg("timeout") = py::none())
-      .def("write_back",
-           [](const TensorObject& self) { take(without_gil([&] { return self.tensor->write_back(); })); })
-      .def("discard_hbm",
-           [](const TensorObject& self) { take(without_gil([&] { return self.tensor->discard_hbm(); })); });
+          py::kw_only(), py::arg("overwrite") = false, py::arg("timeout") = py::none(),
+          "A guard over the device's copy, for stores; overwrite=True copies nothing up first.")
+      .def(
+          "write_back",
+          [](const TensorObject& self) { take(without_gil([&] { return self.tensor->write_back(); })); },
+          "Makes the host's bytes as new as the device's.")
+      .def(
+          "discard_hbm",
+          [](const TensorObject& self) { take(without_gil([&] { return self.tensor->discard_hbm(); })); },
+          "Gives the device's copy up, with what was not written back.");
 }
 
 void add_devices(py::module_& module) {
   py::class_<DeviceObject>(module, "Device", "A device whose memory is a pool's tier hbm.")
-      .def_static("cuda", &cuda, py::arg("ordinal") = 0)
+      .def_static("cuda", &cuda, py::arg("ordinal") = 0,
+                  "The GPU of that number. Raises Unsupported without a driver.")
       .def_static("emulated", &emulated, py::arg("capacity_bytes"), py::kw_only(),
-                  py::arg("upload_bytes_per_s") = 0, py::arg("download_bytes_per_s") = 0)
+                  py::arg("upload_bytes_per_s") = 0, py::arg("download_bytes_per_s") = 0,
+                  "A device whose memory is this process's own, for machines without a GPU.")
       .def_property_readonly(
           "is_emulated",
-          [](const DeviceObject& self) { return self.device->info().kind == DeviceKind::emulated; })
-      .def_property_readonly("capacity_bytes",
-                             [](const DeviceObject& self) { return self.device->info().capacity_bytes; })
-      .def_property_readonly("description",
-                             [](const DeviceObject& self) { return self.device->info().description; })
-      .def_property_readonly("info", &info_of)
+          [](const DeviceObject& self) { return self.device->info().kind == DeviceKind::emulated; },
+          "Whether it is an emulated one.")
+      .def_property_readonly(
+          "capacity_bytes", [](const DeviceObject& self) { return self.device->info().capacity_bytes; },
+          "Of its memory.")
+      .def_property_readonly(
+          "description", [](const DeviceObject& self) { return self.device->info().description; },
+          "A line about it, for people.")
+      .def_property_readonly("info", &info_of, "Its name, number, driver and capacity.")
       .def("use", &use_of, "Asks the driver how much of its memory is free.")
       .def("__repr__",
            [](const DeviceObject& self) { return "<terrace.Device " + self.device->info().description + ">"; });

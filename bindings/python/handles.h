@@ -14,14 +14,21 @@
 #include "bindings/python/common.h"
 #include "terrace/checkpoint.h"
 #include "terrace/mapping.h"
+#include "terrace/model.h"
 #include "terrace/session.h"
 #include "terrace/tensor_pool.h"
 #include "terrace/tensor_space.h"
 
 namespace terrace::python {
 
+// How another process connects to the same manager.
+struct Origin {
+  std::string socket, tenant, host;
+};
+
 struct SessionObject {
   std::shared_ptr<Session> session;
+  std::shared_ptr<const Origin> origin = nullptr;
 
   // Raises where it was closed. What is called through it outlives a close() by another thread meanwhile.
   std::shared_ptr<Session> open() const;
@@ -30,10 +37,28 @@ struct SessionObject {
 struct LeaseObject {
   std::shared_ptr<Session> session;
   std::shared_ptr<Lease> lease;  // with the session
+  std::shared_ptr<const Origin> origin = nullptr;
 };
 
 struct MappingObject {
   std::shared_ptr<Mapping> mapping;
+  ArrayView array() const;
+};
+
+struct ModelObject {
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<const Origin> origin;       // of its lease
+  std::shared_ptr<const Model> open() const;  // as SessionObject's
+};
+
+// All of a tensor, or a view of it.
+struct ModelTensorObject {
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<const Origin> origin;
+  TensorView base;  // in the model
+  Shape shape = {};
+  Strides strides = {};
+  int64_t offset = 0;  // of the first element, counted from the base's
   ArrayView array() const;
 };
 
@@ -74,15 +99,23 @@ struct CheckpointObject {
   std::string name;
 };
 
+// Where another process finds a space: in which lease.
+struct SpacePlace {
+  std::shared_ptr<const Origin> origin;
+  uint64_t lease = 0, epoch = 0;
+};
+
 // A space with the memory that it lies in.
 struct SpaceObject {
   std::shared_ptr<TensorSpace> space;
-  std::shared_ptr<TensorSpace> open() const;  // as SessionObject's
+  std::shared_ptr<const SpacePlace> place = nullptr;  // of a lease's
+  std::shared_ptr<TensorSpace> open() const;          // as SessionObject's
 };
 
 struct SharedObject {
   std::shared_ptr<TensorSpace> space;
   SharedTensor tensor;
+  std::shared_ptr<const SpacePlace> place = nullptr;  // as SpaceObject's
 };
 
 struct PinObject {
@@ -103,6 +136,9 @@ struct WriteObject {
   std::vector<py::object> handed_out;  // weak references to the arrays over it
   ArrayView array() const;
 };
+
+// Arguments of terrace._models.reopen_space. Raises TypeError for a space that is in no lease.
+py::tuple place_of(const std::shared_ptr<const SpacePlace>& place);
 
 // Makes the exception for a thing that was closed.
 [[noreturn]] void raise_closed(const char* what);

@@ -27,6 +27,7 @@ PYBIND11_MODULE(_terrace, module) {
   module.attr("__version__") = terrace::library_version();
   terrace::python::add_sessions(module);
   terrace::python::add_devices(module);
+  terrace::python::add_models(module);
   terrace::python::add_tensors(module);
   terrace::python::add_pools(module);
   terrace::python::add_checkpoints(module);

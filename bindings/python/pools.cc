@@ -117,12 +117,26 @@ void add_pools(py::module_& module) {
            py::arg("copy_bytes_per_s_max") = defaults.copy_bytes_per_s_max,
            py::arg("copy_batch_bytes") = defaults.copy_batch_bytes, py::arg("policy") = "",
            py::arg("step_aware") = true, py::arg("guard_wait") = "by_cost", py::arg("device") = nullptr,
-           py::arg("hbm_bytes") = 0)
+           py::arg("hbm_bytes") = 0,
+           "A pool over leases and ddr_bytes of this machine's DDR. Budgets are bytes a second, None for no "
+           "bound; docs/python.md has the rest.")
       .def("create", &create, py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
            py::arg("name") = "", py::arg("hint") = py::none(), py::arg("read_mostly") = false,
-           py::arg("streaming") = false, py::arg("pinned") = false)
-      .def("find", &find, py::arg("name"))
-      .def("__getitem__", &find, py::arg("name"))
+           py::arg("streaming") = false, py::arg("pinned") = false,
+           "A tensor, zeroed. hint: what it is for; its first place follows from it. Raises CapacityExhausted, "
+           "AlreadyExists.")
+      .def(
+          "create_from",
+          [](const py::object& self, const py::object& source, const py::object& dtype,
+             const py::kwargs& options) {
+            return py::module_::import("terrace._elements").attr("create_from")(self, source, dtype, options);
+          },
+          py::arg("source"), py::arg("dtype") = py::none(),
+          "A tensor with the numbers of an array, a tensor of numpy, torch or Terrace, or nested lists; of its "
+          "type, or of "
+          "dtype. Keywords as create().")
+      .def("find", &find, py::arg("name"), "The tensor of that name that somebody still has. Raises NotFound.")
+      .def("__getitem__", &find, py::arg("name"), "As find().")
       .def(
           "step",
           [](const PoolObject& self) {
@@ -130,18 +144,20 @@ void add_pools(py::module_& module) {
             without_gil([&] { pool->step(); });
           },
           "A step is over: the uses since the last call were one.")
-      .def_property_readonly("statistics", &statistics)
+      .def_property_readonly("statistics", &statistics, "What it holds, and how much has moved.")
       .def(
           "set_copy_budget",
           [](const PoolObject& self, const py::object& bytes_per_s) {
             self.open()->set_copy_budget(bytes_per_s.is_none() ? 0 : bytes_per_s.cast<uint64_t>());
           },
-          py::arg("bytes_per_s"))
+          py::arg("bytes_per_s"), "How many bytes a second its moves may copy; None: no bound.")
       .def(
           "close", [](PoolObject& self) { self.pool.reset(); },
           "No more calls; it ends once its tensors and their arrays are gone.")
-      .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", [](PoolObject& self, const py::args&) { self.pool.reset(); });
+      .def(
+          "__enter__", [](py::object self) { return self; }, "The pool itself.")
+      .def(
+          "__exit__", [](PoolObject& self, const py::args&) { self.pool.reset(); }, "As close().");
 }
 
 }  // namespace terrace::python

@@ -36,11 +36,13 @@ SessionObject connect(const std::string& socket, const std::string& tenant, cons
                                .client_name = client_name,
                                .connect_timeout_ns = nanoseconds(connect_timeout),
                                .call_timeout_ns = nanoseconds(call_timeout)};
-  return {ends_without_gil<Session>(take(without_gil([&] { return Session::connect(options); })))};
+  return {ends_without_gil<Session>(take(without_gil([&] { return Session::connect(options); }))),
+          std::make_shared<const Origin>(Origin{socket, tenant, host})};
 }
 
-LeaseObject lease_object(const std::shared_ptr<Session>& session, std::shared_ptr<Lease> lease) {
-  return {session, kept_by(session, std::move(lease))};
+LeaseObject lease_object(const SessionObject& self, const std::shared_ptr<Session>& session,
+                         std::shared_ptr<Lease> lease) {
+  return {session, kept_by(session, std::move(lease)), self.origin};
 }
 
 // Structured bindings name every field of the C++ structs: one that is added there does not compile here until
@@ -228,7 +230,7 @@ LeaseObject grant(const SessionObject& self, uint64_t bytes, const std::string& 
   request.wait_ns = wait.is_none() ? limits::wait_ns_max : nanoseconds(wait);
   request.detached = detached;
   const auto session = self.open();
-  return lease_object(session, take(without_gil([&] { return session->grant(request); })));
+  return lease_object(self, session, take(without_gil([&] { return session->grant(request); })));
 }
 
 LeaseObject attach(const SessionObject& self, const py::object& which, bool read_only) {
@@ -238,7 +240,7 @@ LeaseObject attach(const SessionObject& self, const py::object& which, bool read
   if (id.value == 0 && label.empty()) raise_invalid("a lease is attached by its id or its label");
   const auto session = self.open();
   const LeaseAccess access = read_only ? LeaseAccess::read_only : LeaseAccess::read_write;
-  return lease_object(session, take(without_gil([&] { return session->attach(id, label, access); })));
+  return lease_object(self, session, take(without_gil([&] { return session->attach(id, label, access); })));
 }
 
 void release(const LeaseObject& self) {
@@ -248,38 +250,56 @@ void release(const LeaseObject& self) {
 void add_lease(py::module_& module) {
   py::class_<LeaseObject>(module, "Lease",
                           "A right to memory until an expiry; renewed while this object lives.")
-      .def_property_readonly("id", [](const LeaseObject& self) { return self.lease->id().value; })
-      .def_property_readonly("epoch", [](const LeaseObject& self) { return self.lease->epoch().value; })
-      .def_property_readonly("bytes", [](const LeaseObject& self) { return self.lease->bytes(); })
-      .def_property_readonly("state", [](const LeaseObject& self) { return name_of(self.lease->state()); })
-      .def_property_readonly("access",
-                             [](const LeaseObject& self) {
-                               return self.lease->access() == LeaseAccess::read_only ? "read_only"
-                                                                                     : "read_write";
-                             })
-      .def("fileno", [](const LeaseObject& self) { return self.lease->fd(); })
-      .def("info",
-           [](const LeaseObject& self) {
-             return to_python(take(without_gil([&] { return self.lease->info(); })));
-           })
+      .def_property_readonly(
+          "id", [](const LeaseObject& self) { return self.lease->id().value; }, "The manager's number of it.")
+      .def_property_readonly(
+          "epoch", [](const LeaseObject& self) { return self.lease->epoch().value; },
+          "Of this grant: a number that no other grant has.")
+      .def_property_readonly(
+          "bytes", [](const LeaseObject& self) { return self.lease->bytes(); },
+          "Its size; resize() changes it.")
+      .def_property_readonly(
+          "state", [](const LeaseObject& self) { return name_of(self.lease->state()); },
+          "'live', 'revoking': stop using it; or 'lost': its memory is gone.")
+      .def_property_readonly(
+          "access",
+          [](const LeaseObject& self) {
+            return self.lease->access() == LeaseAccess::read_only ? "read_only" : "read_write";
+          },
+          "'read_only' or 'read_write', as it was attached.")
+      .def(
+          "fileno", [](const LeaseObject& self) { return self.lease->fd(); },
+          "The descriptor of its memory, for mmap. It stays the lease's: do not close it.")
+      .def(
+          "info",
+          [](const LeaseObject& self) {
+            return to_python(take(without_gil([&] { return self.lease->info(); })));
+          },
+          "All that the manager knows of it, now. Raises LeaseLost where it is gone.")
       .def(
           "renew",
           [](const LeaseObject& self, const py::object& ttl) {
             const uint64_t ttl_ns = ttl_of(ttl);
             take(without_gil([&] { return self.lease->renew(ttl_ns); }));
           },
-          py::arg("ttl") = 0.0)
+          py::arg("ttl") = 0.0,
+          "Prolongs it by ttl seconds (0: what it was granted for; None: as long as may be). A living object "
+          "is renewed by itself.")
       .def(
           "resize",
           [](const LeaseObject& self, uint64_t bytes) {
             return to_python(take(without_gil([&] { return self.lease->resize(bytes); })));
           },
-          py::arg("bytes"))
+          py::arg("bytes"), "Gives it another size, and what it is then. Raises CapacityExhausted.")
       .def("release", release, "Gives the memory back; whatever still maps it gets SIGBUS.")
-      .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", [](const LeaseObject& self, const py::args&) {
-        if (self.lease->state() != LeaseState::lost) release(self);
-      });
+      .def(
+          "__enter__", [](py::object self) { return self; }, "The lease itself.")
+      .def(
+          "__exit__",
+          [](const LeaseObject& self, const py::args&) {
+            if (self.lease->state() != LeaseState::lost) release(self);
+          },
+          "Gives the memory back, as release().");
 }
 
 void add_mapping(py::module_& module) {
@@ -289,11 +309,15 @@ void add_mapping(py::module_& module) {
              auto made = take(without_gil([&] { return Mapping::map(lease.lease); }));
              return MappingObject{ends_without_gil<Mapping>(std::move(made))};
            }),
-           py::arg("lease"))
-      .def("__len__", [](const MappingObject& self) { return self.mapping->const_bytes().size(); })
-      .def_property_readonly("granularity",
-                             [](const MappingObject& self) { return self.mapping->store_granularity(); })
-      .def("numpy", [](const MappingObject& self) { return numpy_of(self.array()); });
+           py::arg("lease"), "Maps all of the lease's memory into this process.")
+      .def(
+          "__len__", [](const MappingObject& self) { return self.mapping->const_bytes().size(); }, "Bytes.")
+      .def_property_readonly(
+          "granularity", [](const MappingObject& self) { return self.mapping->store_granularity(); },
+          "What a store must be flushed by to be durable: 'byte', 'cache line' or 'page'.")
+      .def(
+          "numpy", [](const MappingObject& self) { return numpy_of(self.array()); },
+          "Its bytes as a numpy array of uint8.");
 }
 
 }  // namespace
@@ -322,22 +346,32 @@ void add_sessions(py::module_& module) {
   py::class_<SessionObject>(module, "Session", "A tenant's connection to a pool manager.")
       .def(py::init(&connect), py::arg("socket") = "", py::kw_only(), py::arg("tenant") = "",
            py::arg("host") = "", py::arg("client_name") = "", py::arg("connect_timeout") = 5.0,
-           py::arg("call_timeout") = 30.0)
+           py::arg("call_timeout") = 30.0,
+           "Connects to the manager at `socket` ($TERRACE_SOCKET, else the usual place). Timeouts are seconds. "
+           "Raises Unavailable.")
       .def("grant", &grant, py::arg("bytes"), py::kw_only(), py::arg("pool") = "",
            py::arg("mode") = "exclusive", py::arg("ttl") = 0.0, py::arg("persistent") = false,
            py::arg("label") = "", py::arg("movable") = false, py::arg("wait") = 0.0,
-           py::arg("detached") = false)
-      .def("attach", &attach, py::arg("lease"), py::kw_only(), py::arg("read_only") = false)
-      .def("leases",
-           [](const SessionObject& self) {
-             const auto session = self.open();
-             return to_python(take(without_gil([&] { return session->leases(); })));
-           })
-      .def("pools",
-           [](const SessionObject& self) {
-             const auto session = self.open();
-             return to_python(take(without_gil([&] { return session->pools(); })));
-           })
+           py::arg("detached") = false,
+           "Memory of a pool, renewed while the lease lives. ttl: seconds (0: the manager's own, None: as long "
+           "as may be); wait: seconds in the queue of a full pool; detached=True leaves it to its ttl at the "
+           "end of the process. Raises CapacityExhausted.")
+      .def("attach", &attach, py::arg("lease"), py::kw_only(), py::arg("read_only") = false,
+           "A lease that somebody was granted, by its id or label. Raises NotFound, PermissionDenied.")
+      .def(
+          "leases",
+          [](const SessionObject& self) {
+            const auto session = self.open();
+            return to_python(take(without_gil([&] { return session->leases(); })));
+          },
+          "The leases of this tenant.")
+      .def(
+          "pools",
+          [](const SessionObject& self) {
+            const auto session = self.open();
+            return to_python(take(without_gil([&] { return session->pools(); })));
+          },
+          "The pools of the manager.")
       .def("notices", &take_notices, "What was told about leases since the last call.")
       .def("next_notice", &next_notice, py::arg("timeout") = 0.0,
            "The oldest notice that waits; None: none came within `timeout` seconds (None: without a bound).")
@@ -346,12 +380,16 @@ void add_sessions(py::module_& module) {
       .def_property_readonly(
           "notice_fd", [](const SessionObject& self) { return self.open()->notice_fd(); },
           "For select and asyncio: readable while a notice waits. Neither read nor close it.")
-      .def_property_readonly("tenant", [](const SessionObject& self) { return self.open()->tenant(); })
       .def_property_readonly(
-          "connected", [](const SessionObject& self) { return self.session && self.session->connected(); })
+          "tenant", [](const SessionObject& self) { return self.open()->tenant(); }, "Whose leases these are.")
+      .def_property_readonly(
+          "connected", [](const SessionObject& self) { return self.session && self.session->connected(); },
+          "Whether the manager answers; the session connects again by itself.")
       .def("close", &close, "No more calls; it ends once its leases and what stands on them are gone.")
-      .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", [](SessionObject& self, const py::args&) { close(self); });
+      .def(
+          "__enter__", [](py::object self) { return self; }, "The session itself.")
+      .def(
+          "__exit__", [](SessionObject& self, const py::args&) { close(self); }, "As close().");
   py::module_::import("atexit").attr("register")(py::cpp_function(&stop_calling));
 }
 

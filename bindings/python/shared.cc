@@ -147,28 +147,35 @@ void add_pin(py::module_& module) {
   auto pins =
       py::class_<PinObject>(module, "SharedPin", "A version that stays as it is while somebody has it.",
                             exports_buffer<PinObject>())
-          .def_property_readonly("version",
-                                 [](const PinObject& self) {
-                                   if (self.held == nullptr) raise_closed("pin");
-                                   return self.held->pin.version();
-                                 })
+          .def_property_readonly(
+              "version",
+              [](const PinObject& self) {
+                if (self.held == nullptr) raise_closed("pin");
+                return self.held->pin.version();
+              },
+              "Which version it is.")
           .def(
               "numpy", [](const PinObject& self) { return numpy_of(self.array()); }, "A read-only array.")
-          .def("close", [](PinObject& self) { self.held.reset(); })
-          .def("__enter__", [](const PinObject& self) { return numpy_of(self.array()); })
-          .def("__exit__", [](PinObject& self, const py::args&) { self.held.reset(); });
+          .def(
+              "close", [](PinObject& self) { self.held.reset(); }, "Lets it go once its arrays are gone.")
+          .def(
+              "__enter__", [](const PinObject& self) { return numpy_of(self.array()); },
+              "A read-only numpy array of it.")
+          .def(
+              "__exit__", [](PinObject& self, const py::args&) { self.held.reset(); }, "As close().");
   add_dlpack<PinObject>(pins);
 }
 
 void add_write(py::module_& module) {
   py::class_<WriteObject>(module, "SharedWrite", "A slot that is being filled; published, or given up.",
                           exports_buffer<WriteObject>())
-      .def_property_readonly("version", [](const WriteObject& self) { return self.version; })
-      .def("numpy", &array_of)
-      .def("publish", &publish_write)
-      .def("close", &end_write)
-      .def("__enter__", &array_of)
-      .def("__exit__", &leave_write);
+      .def_property_readonly(
+          "version", [](const WriteObject& self) { return self.version; }, "Which version it will be.")
+      .def("numpy", &array_of, "Its memory as a numpy array, read-only once it is published.")
+      .def("publish", &publish_write, "Publishes it; the version's number.")
+      .def("close", &end_write, "Gives it up, if it is not published.")
+      .def("__enter__", &array_of, "Its memory as a numpy array.")
+      .def("__exit__", &leave_write, "Publishes it; after an exception gives it up.");
 }
 
 }  // namespace
@@ -191,61 +198,94 @@ void add_shared(py::module_& module) {
   add_pin(module);
   add_write(module);
   py::class_<SharedObject>(module, "SharedTensor", "A tensor of a space.")
-      .def_property_readonly("name", [](const SharedObject& self) { return std::string(self.tensor.name()); })
       .def_property_readonly(
-          "dtype", [](const SharedObject& self) { return std::string(dtype_name(self.tensor.dtype())); })
-      .def_property_readonly("shape", [](const SharedObject& self) { return tuple_of(self.tensor.shape()); })
-      .def_property_readonly("nbytes", [](const SharedObject& self) { return self.tensor.bytes(); })
+          "name", [](const SharedObject& self) { return std::string(self.tensor.name()); },
+          "As it was created.")
       .def_property_readonly(
-          "hint", [](const SharedObject& self) { return std::string(hint_name(self.tensor.hint())); })
+          "dtype", [](const SharedObject& self) { return std::string(dtype_name(self.tensor.dtype())); },
+          "As safetensors names it: 'F32', 'BF16'.")
+      .def_property_readonly(
+          "shape", [](const SharedObject& self) { return tuple_of(self.tensor.shape()); },
+          "Elements a dimension.")
+      .def_property_readonly(
+          "nbytes", [](const SharedObject& self) { return self.tensor.bytes(); }, "Bytes of one version.")
+      .def_property_readonly(
+          "hint", [](const SharedObject& self) { return std::string(hint_name(self.tensor.hint())); },
+          "What it is for: 'weights', 'none', ...")
       .def_property_readonly(
           "strides",
           [](const SharedObject& self) { return tuple_of(self.tensor.strides(), self.tensor.shape().rank()); },
           "In elements.")
       .def_property_readonly(
           "read_mostly",
-          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::read_mostly) != 0; })
+          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::read_mostly) != 0; },
+          "Whether copies of it are cheap.")
       .def_property_readonly(
           "streaming",
-          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::streaming) != 0; })
+          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::streaming) != 0; },
+          "Whether each byte is used once a step.")
       .def_property_readonly(
           "peers_may_remove",
-          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::peers_may_remove) != 0; })
-      .def_property_readonly("flags", [](const SharedObject& self) { return self.tensor.flags(); })
-      .def_property_readonly("identity",
-                             [](const SharedObject& self) {
-                               const auto& [memory, part, record, incarnation] = self.tensor.identity();
-                               return named("TensorIdentity",
-                                            py::dict(py::arg("memory") = reinterpret_cast<uintptr_t>(memory),
-                                                     py::arg("part") = part, py::arg("record") = record,
-                                                     py::arg("incarnation") = incarnation));
-                             })
-      .def_property_readonly("part", [](const SharedObject& self) { return self.tensor.part(); })
-      .def_property_readonly("double_buffered",
-                             [](const SharedObject& self) { return self.tensor.double_buffered(); })
-      .def_property_readonly("version",
-                             [](const SharedObject& self) {
-                               return take(without_gil([&] { return self.space->version(self.tensor); }));
-                             })
+          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::peers_may_remove) != 0; },
+          "Whether holders of other parts may have it removed.")
+      .def_property_readonly(
+          "flags", [](const SharedObject& self) { return self.tensor.flags(); },
+          "read_mostly 1, streaming 2, peers_may_remove 8.")
+      .def_property_readonly(
+          "identity",
+          [](const SharedObject& self) {
+            const auto& [memory, part, record, incarnation] = self.tensor.identity();
+            return named("TensorIdentity", py::dict(py::arg("memory") = reinterpret_cast<uintptr_t>(memory),
+                                                    py::arg("part") = part, py::arg("record") = record,
+                                                    py::arg("incarnation") = incarnation));
+          },
+          "Which tensor it is: another one of the same name has another.")
+      .def_property_readonly(
+          "part", [](const SharedObject& self) { return self.tensor.part(); }, "The part that it lies in.")
+      .def_property_readonly(
+          "double_buffered", [](const SharedObject& self) { return self.tensor.double_buffered(); },
+          "Whether readers have a version while the next one is written.")
+      .def_property_readonly(
+          "version",
+          [](const SharedObject& self) {
+            return take(without_gil([&] { return self.space->version(self.tensor); }));
+          },
+          "The newest published one; 0: none yet.")
       .def(
           "is_current",
           [](const SharedObject& self, uint64_t version) {
             return self.space->is_current(self.tensor, version);
           },
-          py::arg("version"))
+          py::arg("version"), "Whether that version is the newest.")
       .def("read", &read, py::arg("out") = py::none(), py::kw_only(), py::arg("known") = 0,
-           py::arg("wait") = 0.0)
-      .def("pin", &pin, py::kw_only(), py::arg("wait") = 0.0)
-      .def("write", &write, py::kw_only(), py::arg("wait") = 0.0)
-      .def("publish", &publish, py::arg("data"), py::kw_only(), py::arg("wait") = 0.0)
-      .def("wait_for_version", &wait_for_version, py::arg("version"), py::arg("timeout") = py::none())
+           py::arg("wait") = 0.0,
+           "A copy of the newest version, and its number; (None, known) where it is still version `known`. "
+           "out: a buffer for it.")
+      .def("pin", &pin, py::kw_only(), py::arg("wait") = 0.0,
+           "The newest version in place, kept from its writer until it is let go.")
+      .def("write", &write, py::kw_only(), py::arg("wait") = 0.0,
+           "The next version's memory; published at the end of `with`, given up by an exception.")
+      .def("publish", &publish, py::arg("data"), py::kw_only(), py::arg("wait") = 0.0,
+           "Copies data in as the next version, whose number it gives.")
+      .def("wait_for_version", &wait_for_version, py::arg("version"), py::arg("timeout") = py::none(),
+           "Waits until that version or a later one is there, and gives its number. Raises Busy.")
       .def(
           "remove",
           [](const SharedObject& self, const py::object& wait) {
             take(patiently(nanoseconds(wait),
                            [&](uint64_t wait_ns) { return self.space->remove(self.tensor, wait_ns); }));
           },
-          py::kw_only(), py::arg("wait") = 0.0)
+          py::kw_only(), py::arg("wait") = 0.0, "Removes it; readers that have it pinned keep their version.")
+      .def(
+          "__reduce__",
+          [](const SharedObject& self) {
+            const auto& [memory, part, record, incarnation] = self.tensor.identity();
+            return py::make_tuple(py::module_::import("terrace._models").attr("reopen_shared"),
+                                  py::make_tuple(place_of(self.place), std::string(self.tensor.name()), part,
+                                                 record, incarnation));
+          },
+          "By reference: who unpickles it opens the same lease. Raises TypeError for memory that is no "
+          "lease's.")
       .def("__repr__", &text_of);
 }
 

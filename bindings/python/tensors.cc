@@ -1,111 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor, its guards and moves.
-#include <array>
 #include <string>
 #include <utility>
 
 #include "bindings/python/devices.h"
+#include "bindings/python/elements.h"
 #include "bindings/python/handles.h"
+#include "bindings/python/index.h"
 #include "bindings/python/values.h"
 
 namespace terrace::python {
 namespace {
-
-// One dimension after the other of what `key` picks: the new view's shape, strides and first element.
-class Index {
- public:
-  explicit Index(const TensorObject& of)
-      : tensor_(*of.tensor), offset_(of.offset), empty_(tensor_.bytes().empty()) {}
-
-  void pick(py::handle key) {
-    const py::tuple items =
-        py::isinstance<py::tuple>(key) ? py::reinterpret_borrow<py::tuple>(key) : py::make_tuple(key);
-    size_t named = 0;
-    bool open = false;
-    for (const py::handle item : items) {
-      if (!item.is_none() && item.ptr() != Py_Ellipsis) ++named;
-      if (item.ptr() == Py_Ellipsis && std::exchange(open, true)) raise_index("more than one ...");
-    }
-    const uint32_t rank = tensor_.shape().rank();
-    if (named > rank) raise_index(std::to_string(named) + " indices");
-    for (const py::handle item : items) {
-      if (item.is_none())
-        add(1, 0);
-      else if (item.ptr() == Py_Ellipsis)
-        for (size_t more = rank - named; more > 0; --more) all();
-      else if (PySlice_Check(item.ptr()) != 0)
-        slice(item);
-      else
-        one(item);
-    }
-    while (at_ < rank) all();
-  }
-
-  TensorObject view() const {
-    const Shape shape = take(Shape::from({dimensions_.data(), rank_}));
-    return {take(tensor_.as_strided(shape, strides_, static_cast<uint64_t>(offset_))), offset_};
-  }
-
- private:
-  [[noreturn]] void raise_index(const std::string& what) const {
-    throw py::index_error("tensor " + quoted_name(tensor_.name()) + ": " + what + " for " +
-                          tensor_.shape().to_string());
-  }
-
-  void add(uint64_t dimension, int64_t stride) {
-    if (rank_ == Shape::rank_max) raise_index("more than eight dimensions");
-    dimensions_[rank_] = dimension;
-    strides_[rank_++] = stride;
-  }
-
-  void all() {
-    add(tensor_.shape()[at_], tensor_.strides()[at_]);
-    ++at_;
-  }
-
-  void one(py::handle item) {
-    const py::ssize_t size = static_cast<py::ssize_t>(tensor_.shape()[at_]);
-    if (PyIndex_Check(item.ptr()) == 0)
-      throw py::type_error("a tensor is indexed by integers, slices, ... and None; not by " +
-                           py::repr(py::type::of(item)).cast<std::string>());
-    const py::ssize_t given = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
-    if (given == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-    const py::ssize_t index = given < 0 ? given + size : given;
-    if (index < 0 || index >= size)
-      raise_index("index " + std::to_string(given) + " is outside dimension " + std::to_string(at_));
-    if (!empty_) offset_ += index * tensor_.strides()[at_];
-    ++at_;
-  }
-
-  void slice(py::handle item) {
-    const py::ssize_t size = static_cast<py::ssize_t>(tensor_.shape()[at_]);
-    py::ssize_t start = 0, stop = 0, step = 0;
-    if (PySlice_Unpack(item.ptr(), &start, &stop, &step) != 0) throw py::error_already_set();
-    const py::ssize_t length = PySlice_AdjustIndices(size, &start, &stop, step);
-    const int64_t stride = tensor_.strides()[at_];
-    if (length > 0 && !empty_) offset_ += start * stride;
-    add(static_cast<uint64_t>(length), length > 1 ? stride * step : stride);
-    ++at_;
-  }
-
-  Tensor& tensor_;
-  int64_t offset_;
-  bool empty_;
-  uint32_t at_ = 0;  // the dimension that comes next
-  std::array<uint64_t, Shape::rank_max> dimensions_{};
-  Strides strides_{};
-  uint32_t rank_ = 0;
-};
 
 // A view keeps the pool as its tensor does.
 TensorObject kept(const TensorObject& base, TensorObject view) {
   return {kept_by(base.tensor, std::move(view.tensor)), view.offset, base.pool};
 }
 
+Picked all_of(const TensorObject& self) {
+  return {.shape = self.tensor->shape(),
+          .strides = self.tensor->strides(),
+          .offset = self.offset,
+          .name = self.tensor->name()};
+}
+
+TensorObject view_of(const TensorObject& self, const Picked& picked) {
+  auto view = take(self.tensor->as_strided(picked.shape, picked.strides, static_cast<uint64_t>(picked.offset)));
+  return kept(self, {std::move(view), picked.offset});
+}
+
 TensorObject get_item(const TensorObject& self, const py::object& key) {
-  Index index(self);
-  index.pick(key);
-  return kept(self, index.view());
+  return view_of(self, pick(key, all_of(self)));
+}
+
+// Through numpy, which broadcasts: a mask or a list of indices as key goes there as well.
+void set_item(const py::object& self, const py::object& key, const py::object& value) {
+  const auto& tensor = self.cast<const TensorObject&>();
+  py::module_::import("terrace._elements").attr("assign")(py::cast(get_item(tensor, key)), value);
+}
+
+[[noreturn]] py::object refuse_pickle(const TensorObject& self) {
+  throw py::type_error(
+      "tensor " + quoted_name(self.tensor->name()) +
+      " of a pool is not pickled: its bytes move in this process's address space. Other processes "
+      "open what terrace.open_model() or a terrace.TensorSpace has; a copy is numpy().copy()");
 }
 
 TensorObject as_strided(const TensorObject& self, const py::object& shape, const py::object& strides,
@@ -210,40 +148,62 @@ void wait(const MoveObject& self, const py::object& timeout) {
 using Class = py::class_<TensorObject>;
 
 void add_description(Class& tensor) {
-  tensor.def_property_readonly("name", [](const TensorObject& self) { return self.tensor->name(); })
+  tensor
       .def_property_readonly(
-          "dtype", [](const TensorObject& self) { return std::string(dtype_name(self.tensor->dtype())); })
-      .def_property_readonly("shape", [](const TensorObject& self) { return tuple_of(self.tensor->shape()); })
+          "name", [](const TensorObject& self) { return self.tensor->name(); },
+          "As it was created; '' without one.")
+      .def_property_readonly(
+          "dtype", [](const TensorObject& self) { return std::string(dtype_name(self.tensor->dtype())); },
+          "As safetensors names it: 'F32', 'BF16'.")
+      .def_property_readonly(
+          "shape", [](const TensorObject& self) { return tuple_of(self.tensor->shape()); },
+          "Elements a dimension.")
       .def_property_readonly(
           "strides",
           [](const TensorObject& self) {
             return tuple_of(self.tensor->strides(), self.tensor->shape().rank());
           },
           "In elements.")
-      .def_property_readonly("ndim", [](const TensorObject& self) { return self.tensor->shape().rank(); })
-      .def_property_readonly("nbytes",
-                             [](const TensorObject& self) {
-                               return tensor_bytes(self.tensor->dtype(), self.tensor->shape()).value();
-                             })
       .def_property_readonly(
-          "address", [](const TensorObject& self) { return reinterpret_cast<uintptr_t>(self.tensor->data()); })
+          "size", [](const TensorObject& self) { return self.tensor->shape().elements().value_or(0); },
+          "How many elements.")
       .def_property_readonly(
-          "hint", [](const TensorObject& self) { return std::string(hint_name(self.tensor->hint())); })
+          "ndim", [](const TensorObject& self) { return self.tensor->shape().rank(); }, "How many dimensions.")
+      .def_property_readonly(
+          "nbytes",
+          [](const TensorObject& self) {
+            return tensor_bytes(self.tensor->dtype(), self.tensor->shape()).value();
+          },
+          "Bytes of its elements.")
+      .def_property_readonly(
+          "address", [](const TensorObject& self) { return reinterpret_cast<uintptr_t>(self.tensor->data()); },
+          "Of its first element; it stays while bytes move.")
+      .def_property_readonly(
+          "hint", [](const TensorObject& self) { return std::string(hint_name(self.tensor->hint())); },
+          "What it is for: 'weights', 'none', ...")
       .def_property_readonly(
           "read_mostly",
-          [](const TensorObject& self) { return (self.tensor->flags() & TensorFlags::read_mostly) != 0; })
+          [](const TensorObject& self) { return (self.tensor->flags() & TensorFlags::read_mostly) != 0; },
+          "Whether copies of it are cheap.")
       .def_property_readonly(
           "streaming",
-          [](const TensorObject& self) { return (self.tensor->flags() & TensorFlags::streaming) != 0; })
-      .def_property_readonly("flags", [](const TensorObject& self) { return self.tensor->flags(); })
-      .def_property_readonly("is_view", [](const TensorObject& self) { return self.tensor->is_view(); })
-      .def_property_readonly("residency", &residency)
-      .def_property_readonly("statistics", &statistics)
-      .def("__len__",
-           [](const TensorObject& self) {
-             if (self.tensor->shape().rank() == 0) throw py::type_error("a scalar has no length");
-             return self.tensor->shape()[0];
-           })
+          [](const TensorObject& self) { return (self.tensor->flags() & TensorFlags::streaming) != 0; },
+          "Whether each byte is used once a step, so that keeping it near is waste.")
+      .def_property_readonly(
+          "flags", [](const TensorObject& self) { return self.tensor->flags(); },
+          "read_mostly 1, streaming 2, pinned 4.")
+      .def_property_readonly(
+          "is_view", [](const TensorObject& self) { return self.tensor->is_view(); },
+          "Whether it is a part of another tensor.")
+      .def_property_readonly("residency", &residency, "Where its bytes are now.")
+      .def_property_readonly("statistics", &statistics, "How often it was used, and waited for.")
+      .def(
+          "__len__",
+          [](const TensorObject& self) {
+            if (self.tensor->shape().rank() == 0) throw py::type_error("a scalar has no length");
+            return self.tensor->shape()[0];
+          },
+          "Elements of the first dimension.")
       .def("__repr__", &text_of);
 }
 
@@ -255,37 +215,46 @@ void add_moves(Class& tensor) {
             const Tier wanted = tier_of(tier);
             return moved(self, without_gil([&] { return self.tensor->pin(wanted); }));
           },
-          py::arg("tier") = "ddr")
-      .def("unpin", [](const TensorObject& self) { take(without_gil([&] { return self.tensor->unpin(); })); })
+          py::arg("tier") = "ddr", "Moves it to the tier and keeps it there until unpin().")
+      .def(
+          "unpin", [](const TensorObject& self) { take(without_gil([&] { return self.tensor->unpin(); })); },
+          "Ends one pin(). Raises InvalidArgument where there is none.")
       .def(
           "prefetch",
           [](const TensorObject& self, const std::string& tier) {
             const Tier wanted = tier_of(tier);
             return moved(self, without_gil([&] { return self.tensor->prefetch(wanted); }));
           },
-          py::arg("tier") = "ddr")
+          py::arg("tier") = "ddr", "Moves it to the tier if there is room; nobody need wait for that.")
       .def(
           "move_to",
           [](const TensorObject& self, const std::string& tier) {
             const Tier wanted = tier_of(tier);
             return moved(self, without_gil([&] { return self.tensor->move_to(wanted); }));
           },
-          py::arg("tier"))
+          py::arg("tier"), "Moves it to the tier 'ddr', 'cxl' or 'hbm'. Loads and stores go on meanwhile.")
       .def("advise", &advise, py::kw_only(), py::arg("hint") = py::none(), py::arg("read_mostly") = py::none(),
-           py::arg("streaming") = py::none(), py::arg("passes") = py::none());
+           py::arg("streaming") = py::none(), py::arg("passes") = py::none(),
+           "Changes what was said of its use; passes: how often a step reads it.");
 }
 
 void add_helpers(py::module_& module) {
   py::class_<MoveObject>(module, "Move", "A move under way; it goes on without this object.")
-      .def_property_readonly("done", [](const MoveObject& self) { return self.handle->done(); })
-      .def_property_readonly("bytes_there", [](const MoveObject& self) { return self.handle->bytes_there(); })
-      .def("wait", &wait, py::arg("timeout") = py::none());
+      .def_property_readonly(
+          "done", [](const MoveObject& self) { return self.handle->done(); }, "Whether it is over.")
+      .def_property_readonly(
+          "bytes_there", [](const MoveObject& self) { return self.handle->bytes_there(); },
+          "How many bytes are there by now.")
+      .def("wait", &wait, py::arg("timeout") = py::none(),
+           "Waits for its end, for timeout seconds (None: for ever). Raises Busy: not yet, or why it ended "
+           "otherwise.");
   auto guard =
       py::class_<GuardObject>(module, "Guard", "An open use of a tensor.", exports_buffer<GuardObject>())
-          .def("numpy", &array_of)
-          .def("close", &close_guard)
-          .def("__enter__", &array_or_memory)
-          .def("__exit__", [](GuardObject& self, const py::args&) { close_guard(self); });
+          .def("numpy", &array_of, "The guarded elements as a numpy array, which keeps the guard open.")
+          .def("close", &close_guard, "Ends the use; once is enough.")
+          .def("__enter__", &array_or_memory, "A numpy array of the elements; a memoryview without numpy.")
+          .def(
+              "__exit__", [](GuardObject& self, const py::args&) { close_guard(self); }, "As close().");
   add_dlpack<GuardObject>(guard);
 }
 
@@ -312,21 +281,37 @@ void add_tensors(py::module_& module) {
           "numpy",
           [](const py::object& self) { return numpy_of(self.cast<const TensorObject&>().array(), self); },
           "A numpy array over the same memory, which it keeps.")
-      .def("__getitem__", &get_item, py::arg("key"))
-      .def("as_strided", &as_strided, py::arg("shape"), py::arg("strides"), py::arg("offset") = 0)
+      .def("__getitem__", &get_item, py::arg("key"), "A view: by integers, slices, ... and None, as numpy's.")
+      .def("__setitem__", &set_item, py::arg("key"), py::arg("value"),
+           "Stores numbers, an array or a tensor, which broadcast to the view of that key.")
+      .def(
+          "reshape",
+          [](const TensorObject& self, const py::args& shape) {
+            return view_of(self, reshaped(shape, all_of(self)));
+          },
+          "The same elements in other dimensions, without a copy; one may be -1. Raises InvalidArgument where "
+          "that needs one.")
+      .def("__reduce__", &refuse_pickle, "Refused: a pool's tensors are of one process.")
+      .def("as_strided", &as_strided, py::arg("shape"), py::arg("strides"), py::arg("offset") = 0,
+           "A view of any shape and strides (elements) within the whole tensor, from element `offset` of that "
+           "on.")
       .def(
           "read",
           [](const py::object& self, bool hold, const py::object& how) {
             return open_guard(self, false, hold, how);
           },
-          py::kw_only(), py::arg("hold") = false, py::arg("wait") = py::none())
+          py::kw_only(), py::arg("hold") = false, py::arg("wait") = py::none(),
+          "Opens a guard for loads: it notes the use. hold=True keeps the bytes in their place meanwhile. In "
+          "`with` it is a read-only array.")
       .def(
           "write",
           [](const py::object& self, bool hold, const py::object& how) {
             return open_guard(self, true, hold, how);
           },
-          py::kw_only(), py::arg("hold") = false, py::arg("wait") = py::none());
+          py::kw_only(), py::arg("hold") = false, py::arg("wait") = py::none(),
+          "Opens a guard for stores; otherwise as read().");
   add_dlpack<TensorObject>(tensor);
+  add_elements(tensor);
 }
 
 }  // namespace terrace::python

@@ -31,6 +31,8 @@ constexpr std::pair<std::string_view, DType> other_names[] = {
     {"float8_e4m3fn", DType::f8_e4m3},
     {"float8_e5m2", DType::f8_e5m2},
     {"float8_e8m0fnu", DType::f8_e8m0},
+    {"float8_e4m3fnuz", DType::f8_e4m3fnuz},
+    {"float8_e5m2fnuz", DType::f8_e5m2fnuz},
     {"float", DType::f64},
     {"int", DType::i64},
 };
@@ -155,6 +157,21 @@ uint64_t nanoseconds(py::handle seconds) {
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   if (!(number >= 0)) raise_invalid(std::to_string(number) + " is no time in seconds");
   return static_cast<uint64_t>(std::min(number, longest_s) * 1e9);
+}
+
+std::string path_of(const py::object& given) {
+  return py::module_::import("os").attr("fsencode")(given).cast<std::string>();
+}
+
+TensorMetadata metadata_of(const py::object& given) {
+  TensorMetadata metadata;
+  if (given.is_none()) return metadata;
+  for (const auto& item : py::dict(given)) {
+    if (!py::isinstance<py::str>(item.first) || !py::isinstance<py::str>(item.second))
+      raise_invalid("metadata: " + py::repr(item.first).cast<std::string>() + ": keys and values are strings");
+    metadata.emplace_back(item.first.cast<std::string>(), item.second.cast<std::string>());
+  }
+  return metadata;
 }
 
 py::object named(const char* type, const py::dict& fields) {

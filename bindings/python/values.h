@@ -7,6 +7,7 @@
 #include <string>
 
 #include "terrace/arena.h"
+#include "terrace/catalog.h"
 #include "terrace/tensor.h"
 #include "terrace/tensor_pool.h"
 
@@ -29,6 +30,11 @@ uint8_t flags_of(bool read_mostly, bool streaming, bool pinned);
 
 // Seconds, None for ever. Raises InvalidArgument for what is negative or no number.
 uint64_t nanoseconds(py::handle seconds);
+
+// A str, bytes or os.PathLike.
+std::string path_of(const py::object& given);
+// A dict of strings, or None.
+TensorMetadata metadata_of(const py::object& given);
 
 // A NamedTuple of terrace/_types.py.
 py::object named(const char* type, const py::dict& fields);

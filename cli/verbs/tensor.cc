@@ -287,11 +287,15 @@ Status export_tensors(const Context& context, const TensorArguments& arguments) 
 }
 
 void add_import(Command tensor, Context& context) {
-  Command verb = tensor.add_subcommand("import", "Read a safetensors file into a lease of its own");
+  Command verb = tensor.add_subcommand("import", "Read a model's safetensors files into a lease of its own");
   const auto arguments = std::make_shared<TensorArguments>();
   const std::vector<std::string> hints = {"none",      "weights",         "activations",
                                           "gradients", "optimizer_state", "kv_cache"};
-  verb.add_option("file", arguments->file, "The safetensors file").required().type_name("FILE");
+  verb.add_option("file", arguments->file,
+                  "The safetensors file; or a model's index of shards (model.safetensors.index.json), a GGUF "
+                  "file, or a folder with one of them")
+      .required()
+      .type_name("FILE");
   verb.add_option("--pool", arguments->pool, "The pool; may be left out where there is only one")
       .type_name("POOL");
   verb.add_option("--label", arguments->label, "A name for the lease, unique within the tenant")
@@ -323,7 +327,8 @@ void add_tensor_verbs(Command app, Context& context) {
 
   Command verify = tensor.add_subcommand("verify", "Compare tensors with their checksums, and with a file");
   add_lease(verify);
-  verify.add_option("file", arguments->file, "A safetensors file").type_name("FILE");
+  verify.add_option("file", arguments->file, "A safetensors file, or a model's index or folder")
+      .type_name("FILE");
   on_verb(verify, context, [&context, arguments] { return verify_tensors(context, *arguments); });
 
   Command write = tensor.add_subcommand("export", "Write tensors of a lease to a safetensors file");

@@ -66,6 +66,8 @@ TypeCode code_of(DType dtype) {
     case DType::f8_e5m2: return TypeCode::float8_e5m2;
     case DType::f8_e4m3: return TypeCode::float8_e4m3fn;  // safetensors' F8_E4M3 is torch's float8_e4m3fn
     case DType::f8_e8m0: return TypeCode::float8_e8m0fnu;
+    case DType::f8_e4m3fnuz: return TypeCode::float8_e4m3fnuz;
+    case DType::f8_e5m2fnuz: return TypeCode::float8_e5m2fnuz;
     case DType::u8:
     case DType::u16:
     case DType::u32:

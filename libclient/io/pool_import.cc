@@ -16,15 +16,6 @@ namespace {
 
 constexpr const char* where = "import_safetensors";
 
-// How many of `entries` from the first on lie behind each other in the file.
-size_t run_length(std::span<const SafetensorsEntry> entries) {
-  size_t count = 1;
-  while (count < entries.size() &&
-         entries[count].file_offset == entries[count - 1].file_offset + entries[count - 1].bytes)
-    ++count;
-  return count;
-}
-
 void add_up(TransferReport& report, const BlockIoReport& part) {
   TransferReport one;
   fill_in(one, part);

@@ -36,6 +36,26 @@ void append_numbers(std::string& json, std::span<const uint64_t> numbers) {
   json += ']';
 }
 
+// Wide elements first, so that every tensor is aligned to its element without holes; then by name.
+void put_in_file_order(std::vector<TensorView>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
+    const uint32_t bits_a = dtype_bits(a.dtype);
+    const uint32_t bits_b = dtype_bits(b.dtype);
+    return bits_a != bits_b ? bits_a > bits_b : a.name < b.name;
+  });
+}
+
+Status check_row_major(const std::vector<TensorView>& tensors) {
+  for (const TensorView& tensor : tensors) {
+    if (tensor.row_major()) continue;
+    return Error{
+        .code = ErrorCode::unsupported,
+        .where = where,
+        .detail = "tensor " + quoted_name(tensor.name) + " is not row-major; make it contiguous first"};
+  }
+  return {};
+}
+
 Result<std::vector<TensorView>> choose(const CatalogReader& catalog, const std::vector<std::string>& names) {
   std::vector<TensorView> chosen;
   if (names.empty()) {
@@ -45,24 +65,30 @@ Result<std::vector<TensorView>> choose(const CatalogReader& catalog, const std::
     TERRACE_ASSIGN_OR_RETURN(const TensorView tensor, catalog.find(name));
     chosen.push_back(tensor);
   }
-  // Wide elements first, so that every tensor is aligned to its element without holes; then by name. Asking for
-  // one name twice gives it once.
-  std::sort(chosen.begin(), chosen.end(), [](const TensorView& a, const TensorView& b) {
-    const uint32_t bits_a = dtype_bits(a.dtype);
-    const uint32_t bits_b = dtype_bits(b.dtype);
-    return bits_a != bits_b ? bits_a > bits_b : a.name < b.name;
-  });
+  put_in_file_order(chosen);
+  // Asking for one name twice gives it once.
   chosen.erase(std::unique(chosen.begin(), chosen.end(),
                            [](const TensorView& a, const TensorView& b) { return a.name == b.name; }),
                chosen.end());
-  for (const TensorView& tensor : chosen) {
-    if (tensor.row_major()) continue;
-    return Error{
-        .code = ErrorCode::unsupported,
-        .where = where,
-        .detail = "tensor " + quoted_name(tensor.name) + " is not row-major; make it contiguous first"};
-  }
+  TERRACE_RETURN_IF_ERROR(check_row_major(chosen));
   return chosen;
+}
+
+// The same rules for names and shapes as for a catalog.
+Status check_names_and_sizes(std::span<const TensorView> tensors, const TensorMetadata& metadata) {
+  std::vector<TensorSpec> specs;
+  for (const TensorView& tensor : tensors)
+    specs.push_back({.name = std::string(tensor.name), .dtype = tensor.dtype, .shape = tensor.shape});
+  TERRACE_ASSIGN_OR_RETURN(const CatalogPlan plan, CatalogPlan::make(std::move(specs), metadata));
+  for (size_t index = 0; index < tensors.size(); ++index) {
+    if (plan.tensor_bytes(index) == tensors[index].bytes.size()) continue;
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = where,
+                 .detail = "tensor " + quoted_name(tensors[index].name) + " comes with " +
+                           std::to_string(tensors[index].bytes.size()) +
+                           " bytes, but its dtype and shape need " + std::to_string(plan.tensor_bytes(index))};
+  }
+  return {};
 }
 
 // Checks the recorded checksums while the bytes are written.
@@ -153,11 +179,14 @@ Result<std::string> header_of_entries(std::span<const SafetensorsEntry> tensors,
   return header + json;
 }
 
-Result<TransferReport> export_safetensors(const CatalogReader& catalog, const std::string& path,
-                                          const ExportOptions& options) try {
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorView> tensors, choose(catalog, options.tensors));
-  TERRACE_ASSIGN_OR_RETURN(const std::string header, safetensors_header(tensors, catalog.metadata()));
-  TransferReport report{.tensors = tensors.size(), .generation = catalog.generation()};
+namespace {
+
+// `check` is called before the file gets its name.
+template <typename Check>
+Result<TransferReport> write_file(std::span<const TensorView> tensors, const TensorMetadata& metadata,
+                                  const std::string& path, const ExportOptions& options, Check&& check) {
+  TERRACE_ASSIGN_OR_RETURN(const std::string header, safetensors_header(tensors, metadata));
+  TransferReport report{.tensors = tensors.size()};
   std::vector<std::span<const std::byte>> segments = {std::as_bytes(std::span(header.data(), header.size()))};
   for (const TensorView& tensor : tensors) {
     segments.push_back(tensor.bytes);
@@ -167,13 +196,35 @@ Result<TransferReport> export_safetensors(const CatalogReader& catalog, const st
 
   TERRACE_ASSIGN_OR_RETURN(TemporaryFile file,
                            TemporaryFile::create(path, report.total_bytes, options.replace));
-  SourceCheck check(tensors, options.threads);
   TERRACE_ASSIGN_OR_RETURN(const BlockIoReport io,
                            write_blocks(file.fd(), path, 0, segments, block_io_options(options)));
   fill_in(report, io);
-  TERRACE_RETURN_IF_ERROR(check.finish(tensors));
+  TERRACE_RETURN_IF_ERROR(check());
   if (options.cancelled && options.cancelled()) return cancelled_error(where, path);
   TERRACE_RETURN_IF_ERROR(file.commit());
+  return report;
+}
+
+}  // namespace
+
+Result<TransferReport> write_safetensors(std::span<const TensorView> tensors, const TensorMetadata& metadata,
+                                         const std::string& path, const ExportOptions& options) try {
+  std::vector<TensorView> ordered(tensors.begin(), tensors.end());
+  TERRACE_RETURN_IF_ERROR(check_names_and_sizes(ordered, metadata));
+  TERRACE_RETURN_IF_ERROR(check_row_major(ordered));
+  put_in_file_order(ordered);
+  return write_file(ordered, metadata, path, options, [] { return Status(); });
+} catch (const std::bad_alloc&) {
+  return Error{.code = ErrorCode::out_of_memory, .where = where, .detail = path + ": no local memory"};
+}
+
+Result<TransferReport> export_safetensors(const CatalogReader& catalog, const std::string& path,
+                                          const ExportOptions& options) try {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<TensorView> tensors, choose(catalog, options.tensors));
+  SourceCheck check(tensors, options.threads);
+  TERRACE_ASSIGN_OR_RETURN(TransferReport report, write_file(tensors, catalog.metadata(), path, options,
+                                                             [&] { return check.finish(tensors); }));
+  report.generation = catalog.generation();
   return report;
 } catch (const std::bad_alloc&) {
   return Error{.code = ErrorCode::out_of_memory, .where = where, .detail = path + ": no local memory"};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "libclient/io/safetensors_file.h"
 
+#include "libclient/io/gguf_header.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -40,8 +42,10 @@ Status read_exactly(int fd, const std::string& path, uint64_t offset, std::span<
   return {};
 }
 
-Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) try {
-  SafetensorsFile file;
+namespace {
+
+// Opened and looked at, but not read.
+Status open_regular(const std::string& path, SafetensorsFile& file) {
   // O_NONBLOCK: opening a FIFO must not wait; regular files ignore it.
   file.fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.fd.valid()) return os_error(errno, "SafetensorsFile::open", path + ": cannot be opened");
@@ -51,6 +55,30 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) try {
   if (!S_ISREG(file.status.st_mode)) {
     return refuse(ErrorCode::invalid_argument, path + ": not a regular file; copy it to one first");
   }
+  return {};
+}
+
+}  // namespace
+
+Result<SafetensorsFile> SafetensorsFile::open_any(const std::string& path) try {
+  SafetensorsFile file;
+  TERRACE_RETURN_IF_ERROR(open_regular(path, file));
+  const auto file_bytes = static_cast<uint64_t>(file.status.st_size);
+  const ReadAt read_at = [&](uint64_t offset, std::span<std::byte> bytes) {
+    return read_exactly(file.fd.get(), path, offset, bytes);
+  };
+  std::byte first[4] = {};
+  if (file_bytes >= sizeof first) TERRACE_RETURN_IF_ERROR(read_at(0, first));
+  if (!is_gguf(first)) return open(path);
+  TERRACE_ASSIGN_OR_RETURN(file.index, read_gguf_header(read_at, file_bytes, path));
+  return file;
+} catch (const std::bad_alloc&) {
+  return refuse(ErrorCode::out_of_memory, path + ": no local memory for its header");
+}
+
+Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) try {
+  SafetensorsFile file;
+  TERRACE_RETURN_IF_ERROR(open_regular(path, file));
   const auto file_bytes = static_cast<uint64_t>(file.status.st_size);
   if (file_bytes < 8) {
     return refuse(ErrorCode::corrupt,

@@ -19,6 +19,9 @@ struct SafetensorsFile {
   // Errors as for read_safetensors_index.
   static Result<SafetensorsFile> open(const std::string& path);
 
+  // Also takes a GGUF file, whose tensors may have holes between them.
+  static Result<SafetensorsFile> open_any(const std::string& path);
+
   // Refuses a file that was written to since open(), as far as its size and times tell.
   Status check_unchanged(const std::string& path) const;
   // The same for readers that compare every byte with a checksum: a file that was removed or renamed meanwhile

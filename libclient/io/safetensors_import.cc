@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a safetensors file into a catalog: open and check, plan, read straight to where each tensor lies,
+// From a model's safetensors files into a catalog: open and check, plan, read straight to where each tensor lies,
 // checksum behind the read, publish.
 #include <atomic>
 #include <new>
@@ -10,22 +10,24 @@
 #include "core/base/failpoint.h"
 #include "core/os/block_io.h"
 #include "core/os/fault_guard.h"
+#include "libclient/io/model_files.h"
 #include "libclient/io/prefault.h"
-#include "libclient/io/safetensors_file.h"
 #include "libclient/io/transfer.h"
 #include "terrace/safetensors.h"
 
 namespace terrace {
 namespace {
 
-Result<CatalogPlan> plan_for(const SafetensorsIndex& index, TensorHint hint, uint8_t flags) {
+Result<CatalogPlan> plan_for(const ModelFiles& model, TensorHint hint, uint8_t flags) {
   std::vector<TensorSpec> specs;
-  specs.reserve(index.tensors.size());
-  for (const SafetensorsEntry& entry : index.tensors) {
-    specs.push_back(
-        {.name = entry.name, .dtype = entry.dtype, .shape = entry.shape, .hint = hint, .flags = flags});
+  specs.reserve(model.tensors());
+  for (const ModelFile& one : model.files) {
+    for (const SafetensorsEntry& entry : one.file.index.tensors) {
+      specs.push_back(
+          {.name = entry.name, .dtype = entry.dtype, .shape = entry.shape, .hint = hint, .flags = flags});
+    }
   }
-  return CatalogPlan::make(std::move(specs), index.metadata);
+  return CatalogPlan::make(std::move(specs), model.metadata);
 }
 
 // Checksums tensors on a thread of its own as soon as the read has passed them, while they are in the cache.
@@ -81,12 +83,38 @@ class FollowingChecksums {
   std::jthread thread_;
 };
 
-// Reads the file once more and compares it with what is in memory.
-Status compare_again(const SafetensorsFile& file, const std::string& path, CatalogWriter& writer,
+// Reads the tensors of all files, in the order of the plan.
+Result<BlockIoReport> read_files(const ModelFiles& model, CatalogWriter& writer, FollowingChecksums& checksums,
+                                 uint64_t tensor_bytes, const ImportOptions& options) {
+  BlockIoReport report;
+  uint64_t before = 0;  // bytes of the files that are done
+  BlockIoOptions io = block_io_options(options);
+  io.progress = [&](uint64_t done, uint64_t) {
+    checksums.arrived(before + done);
+    if (options.progress) options.progress(before + done, tensor_bytes);
+  };
+  size_t index = 0;
+  for (const ModelFile& one : model.files) {
+    std::span<const SafetensorsEntry> left = one.file.index.tensors;
+    while (!left.empty()) {
+      const size_t run = run_length(left);
+      std::vector<std::span<std::byte>> segments;
+      for (size_t end = index + run; index < end; ++index) segments.push_back(writer.data(index));
+      TERRACE_ASSIGN_OR_RETURN(const BlockIoReport part, read_blocks(one.file.fd.get(), one.path,
+                                                                     left.front().file_offset, segments, io));
+      before += part.bytes;
+      report += part;
+      left = left.subspan(run);
+    }
+  }
+  return report;
+}
+
+// Reads the file once more and compares it with what is in memory, where its tensors begin at `index` of the plan.
+Status compare_again(const SafetensorsFile& file, const std::string& path, size_t index, CatalogWriter& writer,
                      const ImportOptions& options) {
   std::vector<std::byte> buffer(1 * mib);
-  for (size_t index = 0; index < file.index.tensors.size(); ++index) {
-    const SafetensorsEntry& entry = file.index.tensors[index];
+  for (const SafetensorsEntry& entry : file.index.tensors) {
     uint32_t checksum = 0;
     for (uint64_t done = 0; done < entry.bytes; done += buffer.size()) {
       const auto part = std::span(buffer).first(std::min<uint64_t>(buffer.size(), entry.bytes - done));
@@ -103,6 +131,7 @@ Status compare_again(const SafetensorsFile& file, const std::string& path, Catal
                    .detail = path + ": tensor " + quoted_name(entry.name) +
                              " in memory differs from the file; it was changed meanwhile, or memory is faulty"};
     }
+    ++index;
   }
   return {};
 }
@@ -110,41 +139,36 @@ Status compare_again(const SafetensorsFile& file, const std::string& path, Catal
 }  // namespace
 
 Result<uint64_t> required_bytes(const std::string& path) {
-  TERRACE_ASSIGN_OR_RETURN(const SafetensorsIndex index, read_safetensors_index(path));
-  TERRACE_ASSIGN_OR_RETURN(const CatalogPlan plan, plan_for(index, TensorHint::none, 0));
+  TERRACE_ASSIGN_OR_RETURN(const ModelFiles model, ModelFiles::open(path));
+  TERRACE_ASSIGN_OR_RETURN(const CatalogPlan plan, plan_for(model, TensorHint::none, 0));
   return plan.required_bytes();
 }
 
 Result<TransferReport> import_safetensors(const std::string& path, std::span<std::byte> destination,
                                           const ImportOptions& options) try {
-  TERRACE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));
-  TERRACE_ASSIGN_OR_RETURN(CatalogPlan plan, plan_for(file.index, options.hint, options.flags));
-  TransferReport report{.tensors = file.index.tensors.size(), .total_bytes = plan.required_bytes()};
+  TERRACE_ASSIGN_OR_RETURN(const ModelFiles model, ModelFiles::open(path));
+  TERRACE_ASSIGN_OR_RETURN(CatalogPlan plan, plan_for(model, options.hint, options.flags));
+  TransferReport report{.tensors = model.tensors(), .total_bytes = plan.required_bytes()};
   TERRACE_ASSIGN_OR_RETURN(CatalogWriter writer, CatalogWriter::begin(destination, std::move(plan),
                                                                       {.persist = options.persist,
                                                                        .lease_epoch = options.lease_epoch,
                                                                        .threads = options.threads}));
 
-  std::vector<std::span<std::byte>> segments;
-  for (size_t index = 0; index < report.tensors; ++index) {
-    segments.push_back(writer.data(index));
-    report.tensor_bytes += segments.back().size();
-  }
+  for (size_t index = 0; index < report.tensors; ++index) report.tensor_bytes += writer.data(index).size();
   {
     const Prefault prefault(destination.first(report.total_bytes));
     FollowingChecksums checksums(writer);
-    BlockIoOptions io = block_io_options(options);
-    io.progress = [&](uint64_t done, uint64_t total) {
-      checksums.arrived(done);
-      if (options.progress) options.progress(done, total);
-    };
     TERRACE_ASSIGN_OR_RETURN(const BlockIoReport io_report,
-                             read_blocks(file.fd.get(), path, file.index.buffer_offset, segments, io));
+                             read_files(model, writer, checksums, report.tensor_bytes, options));
     fill_in(report, io_report);
     checksums.finish();
   }
-  if (options.verify) TERRACE_RETURN_IF_ERROR(compare_again(file, path, writer, options));
-  TERRACE_RETURN_IF_ERROR(file.check_unchanged(path));
+  size_t first = 0;  // of the file's tensors, in the plan
+  for (const ModelFile& one : model.files) {
+    if (options.verify) TERRACE_RETURN_IF_ERROR(compare_again(one.file, one.path, first, writer, options));
+    first += one.file.index.tensors.size();
+  }
+  TERRACE_RETURN_IF_ERROR(model.check_unchanged());
   if (const int failure = TERRACE_FAILPOINT(import_before_publish); failure != 0) {
     return os_error(failure, "import_safetensors", path + ": failpoint before publishing");
   }

@@ -9,7 +9,7 @@
 #include "core/base/crc32c.h"
 #include "core/base/sync/mutex.h"
 #include "core/os/fault_guard.h"
-#include "libclient/io/safetensors_file.h"
+#include "libclient/io/model_files.h"
 #include "libclient/io/transfer.h"
 #include "libclient/tensor/parallel.h"
 #include "terrace/safetensors.h"
@@ -21,11 +21,13 @@ constexpr uint64_t step_bytes = 1 * mib;
 
 class Verifier {
  public:
-  Verifier(const CatalogReader& catalog, const SafetensorsFile* file, const std::string& path,
+  Verifier(const CatalogReader& catalog, const ModelFiles* model, const std::string& path,
            const VerifyOptions& options)
-      : catalog_(catalog), file_(file), path_(path), options_(options), reasons_(catalog.size()) {
-    if (file_ == nullptr) return;
-    for (const SafetensorsEntry& entry : file_->index.tensors) entries_.emplace(entry.name, &entry);
+      : catalog_(catalog), model_(model), path_(path), options_(options), reasons_(catalog.size()) {
+    if (model_ == nullptr) return;
+    for (const ModelFile& one : model_->files)
+      for (const SafetensorsEntry& entry : one.file.index.tensors)
+        entries_.emplace(entry.name, InFile{&entry, &one});
   }
 
   Result<VerifyReport> run() {
@@ -44,8 +46,9 @@ class Verifier {
         report.mismatches.push_back({std::string(catalog_[index].name), std::move(reasons_[index])});
       }
     }
-    if (file_ != nullptr) {
-      for (const SafetensorsEntry& entry : file_->index.tensors) {
+    if (model_ == nullptr) return report;
+    for (const ModelFile& one : model_->files) {
+      for (const SafetensorsEntry& entry : one.file.index.tensors) {
         if (!catalog_.find(entry.name).ok()) report.mismatches.push_back({entry.name, "is missing in memory"});
       }
     }
@@ -53,7 +56,12 @@ class Verifier {
   }
 
  private:
-  uint64_t work_bytes(size_t index) const { return catalog_[index].bytes.size() * (file_ != nullptr ? 2 : 1); }
+  struct InFile {
+    const SafetensorsEntry* entry = nullptr;
+    const ModelFile* file = nullptr;
+  };
+
+  uint64_t work_bytes(size_t index) const { return catalog_[index].bytes.size() * (model_ != nullptr ? 2 : 1); }
 
   // Returns false when the work was given up. Callbacks belong to the thread that called verify().
   bool advance(uint64_t bytes) {
@@ -68,14 +76,15 @@ class Verifier {
   void check(size_t index) {
     if (stop_.load()) return;
     const TensorView& tensor = catalog_[index];
-    const SafetensorsEntry* entry = nullptr;
-    if (file_ != nullptr) {
+    InFile in_file;
+    if (model_ != nullptr) {
       const auto found = entries_.find(tensor.name);
       if (found == entries_.end()) {
         reasons_[index] = "is missing in the file";
         return;
       }
-      entry = found->second;
+      in_file = found->second;
+      const SafetensorsEntry* const entry = in_file.entry;
       if (entry->dtype != tensor.dtype || entry->shape != tensor.shape) {
         reasons_[index] = "is " + describe(tensor.dtype, tensor.shape) + " in memory, " +
                           describe(entry->dtype, entry->shape) + " in the file";
@@ -98,15 +107,17 @@ class Verifier {
       if (!advance(part.size())) return;
     }
     if (memory != tensor.crc32c) reasons_[index] = "does not have its recorded checksum in memory";
-    if (entry != nullptr) compare_file(index, *entry, memory);
+    if (in_file.entry != nullptr) compare_file(index, in_file, memory);
   }
 
-  void compare_file(size_t index, const SafetensorsEntry& entry, uint32_t memory) {
+  void compare_file(size_t index, const InFile& in_file, uint32_t memory) {
+    const SafetensorsEntry& entry = *in_file.entry;
     std::vector<std::byte> buffer(std::min<uint64_t>(step_bytes, entry.bytes));
     uint32_t checksum = 0;
     for (uint64_t at = 0; at < entry.bytes; at += buffer.size()) {
       const auto part = std::span(buffer).first(std::min<uint64_t>(buffer.size(), entry.bytes - at));
-      const Status status = read_exactly(file_->fd.get(), path_, entry.file_offset + at, part);
+      const Status status =
+          read_exactly(in_file.file->file.fd.get(), in_file.file->path, entry.file_offset + at, part);
       if (!status.ok()) {
         const MutexLock lock(mutex_);
         if (!error_) error_ = status.error();
@@ -126,10 +137,10 @@ class Verifier {
   }
 
   const CatalogReader& catalog_;
-  const SafetensorsFile* file_;
+  const ModelFiles* model_;
   const std::string& path_;
   const VerifyOptions& options_;
-  std::unordered_map<std::string_view, const SafetensorsEntry*> entries_;
+  std::unordered_map<std::string_view, InFile> entries_;
   std::vector<std::string> reasons_;  // each written by the one thread that has the index
   uint64_t total_bytes_ = 0;
   std::atomic<uint64_t> done_bytes_{0};
@@ -148,9 +159,9 @@ Result<VerifyReport> verify(const CatalogReader& catalog, const VerifyOptions& o
 
 Result<VerifyReport> verify(const CatalogReader& catalog, const std::string& path,
                             const VerifyOptions& options) {
-  TERRACE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));
-  TERRACE_ASSIGN_OR_RETURN(VerifyReport report, Verifier(catalog, &file, path, options).run());
-  TERRACE_RETURN_IF_ERROR(file.check_unchanged(path));
+  TERRACE_ASSIGN_OR_RETURN(const ModelFiles model, ModelFiles::open(path));
+  TERRACE_ASSIGN_OR_RETURN(VerifyReport report, Verifier(catalog, &model, path, options).run());
+  TERRACE_RETURN_IF_ERROR(model.check_unchanged());
   return report;
 }
 

@@ -34,4 +34,12 @@ Error memory_gone(const char* where, const std::string& path) {
           .detail = path + ": the tensors' memory is gone: the lease has ended, or the file was cut"};
 }
 
+size_t run_length(std::span<const SafetensorsEntry> entries) {
+  size_t count = 1;
+  while (count < entries.size() &&
+         entries[count].file_offset == entries[count - 1].file_offset + entries[count - 1].bytes)
+    ++count;
+  return count;
+}
+
 }  // namespace terrace

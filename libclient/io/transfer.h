@@ -12,6 +12,9 @@ namespace terrace {
 // The block I/O options that the caller's transfer options stand for.
 BlockIoOptions block_io_options(const TransferOptions& options);
 
+// How many of `entries`, of which there is one at least, lie behind each other in the file.
+size_t run_length(std::span<const SafetensorsEntry> entries);
+
 void fill_in(TransferReport& report, const BlockIoReport& io);
 
 Error cancelled_error(const char* where, const std::string& path);

@@ -44,7 +44,9 @@ enum class TypeCode : uint8_t {
   boolean = 6,
   // Since 1.1.
   float8_e4m3fn = 10,
+  float8_e4m3fnuz = 11,
   float8_e5m2 = 12,
+  float8_e5m2fnuz = 13,
   float8_e8m0fnu = 14,
   float6_e2m3fn = 15,
   float6_e3m2fn = 16,

@@ -48,6 +48,22 @@ Result<SafetensorsIndex> parse_safetensors_header(std::span<const std::byte> hea
 // Opens the file, reads and checks its header. Errors as above, and not_found, permission_denied, io_error.
 Result<SafetensorsIndex> read_safetensors_index(const std::string& path);
 
+// One file of a model.
+struct SafetensorsShard {
+  std::string path = {};
+  SafetensorsIndex index;
+};
+
+// The files of a model, opened and checked. `path` is one of
+//   a safetensors file, or a GGUF file (docs/formats/gguf.md), whose first part stands for all of them
+//   an index of shards (model.safetensors.index.json): the files that its "weight_map" names, beside it
+//   a folder with one index of shards or, without one, one safetensors file or, without one, one GGUF file
+//
+// Errors    those of read_safetensors_index, and corrupt: the index is no JSON of that form, names a file outside
+//           its folder, or a tensor that the file does not have; a tensor is in two files
+// Threads   Any.
+Result<std::vector<SafetensorsShard>> read_safetensors_model(const std::string& path);
+
 struct TransferOptions {
   uint32_t queue_depth = 16;       // requests in flight, 1 to 1024
   uint64_t block_bytes = 1 * mib;  // bytes a request at most: a multiple of 4 KiB, up to 64 MiB
@@ -85,13 +101,14 @@ struct TransferReport {
   std::string note = {};  // the reason if io_uring or O_DIRECT was not used; else empty
 };
 
-// The length of the span that import_safetensors needs for this file, as it is now.
+// The length of the span that import_safetensors needs for this file or model, as it is now.
 Result<uint64_t> required_bytes(const std::string& path);
 
-// Reads all tensors of the file into a catalog at the start of `destination` and publishes it. On error the
-// catalog stays unpublished and readers refuse it.
+// Reads all tensors of the file, or of the files of read_safetensors_model, into a catalog at the start of
+// `destination` and publishes it. On error the catalog stays unpublished and readers refuse it. Of several files'
+// metadata the first one's value of a key is kept.
 //
-// Errors    those of read_safetensors_index, read_blocks and CatalogWriter; corrupt when options.verify found
+// Errors    those of read_safetensors_model, read_blocks and CatalogWriter; corrupt when options.verify found
 //           a difference; cancelled
 // Threads   Two more threads touch memory ahead of the read and compute checksums behind it; callbacks come on
 //           the calling thread.
@@ -112,6 +129,15 @@ Result<TransferReport> import_safetensors(const std::string& path, std::span<std
 // new file.
 Result<TransferReport> export_safetensors(const CatalogReader& catalog, const std::string& path,
                                           const ExportOptions& options = {});
+
+// Writes tensors in anybody's memory to `path`, as export_safetensors does: in the same order, with the same
+// bytes for the same tensors and metadata. `options.tensors` is not used.
+//
+// Errors    invalid_argument  a name is empty, too long, no UTF-8, has a NUL, or comes twice; bytes that are not
+//                             those of dtype and shape; the header would pass 100 MB
+//           and those of export_safetensors but not_found and corrupt; the old file stands
+Result<TransferReport> write_safetensors(std::span<const TensorView> tensors, const TensorMetadata& metadata,
+                                         const std::string& path, const ExportOptions& options = {});
 
 // The header that export_safetensors writes (length prefix included), for tensors in the order of their
 // bytes. Padded with spaces so that the tensors begin at a multiple of 4096: readers that use O_DIRECT then
@@ -137,8 +163,8 @@ struct VerifyReport {
   bool equal() const { return mismatches.empty(); }
 };
 
-// Compares each tensor's crc32c in memory with the recorded one. With a file, also with the file's, and checks
-// that both have the same tensors. A difference is in the report, not an Error.
+// Compares each tensor's crc32c in memory with the recorded one. With a file, or a path of
+// read_safetensors_model, also with the file's, and checks that both have the same tensors. A difference is in the report, not an Error.
 // Errors: those of read_safetensors_index, io_error, cancelled.
 Result<VerifyReport> verify(const CatalogReader& catalog, const VerifyOptions& options = {});
 Result<VerifyReport> verify(const CatalogReader& catalog, const std::string& path,

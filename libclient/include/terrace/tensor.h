@@ -40,6 +40,8 @@ enum class DType : uint8_t {
   f64 = 18,
   i64 = 19,
   u64 = 20,
+  f8_e4m3fnuz = 21,  // neither infinities nor a negative zero; the bits of that are NaN
+  f8_e5m2fnuz = 22,
 };
 
 // The name in safetensors files: "F32", "BF16", "F8_E4M3", "BOOL".

@@ -32,7 +32,8 @@ class Numpy(Case):
         for dtype, kind in (("BOOL", "bool"), ("U8", "uint8"), ("I8", "int8"), ("U16", "uint16"), ("I16", "int16"),
                             ("F16", "float16"), ("BF16", "uint16"), ("U32", "uint32"), ("I32", "int32"),
                             ("F32", "float32"), ("C64", "complex64"), ("F64", "float64"), ("I64", "int64"),
-                            ("U64", "uint64"), ("F8_E4M3", "uint8"), ("F8_E5M2", "uint8"), ("F8_E8M0", "uint8")):
+                            ("U64", "uint64"), ("F8_E4M3", "uint8"), ("F8_E5M2", "uint8"), ("F8_E8M0", "uint8"),
+                            ("F8_E4M3FNUZ", "uint8"), ("F8_E5M2FNUZ", "uint8")):
             with self.subTest(dtype=dtype):
                 tensor = self.pool.create((3, 4), dtype)
                 for array in (tensor.numpy(), numpy.asarray(tensor)):

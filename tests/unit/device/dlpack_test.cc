@@ -47,8 +47,8 @@ TEST_CASE("dlpack: element types are named as DLPack does, or refused where it h
   CHECK(named(DType::c64).bits == 64);
   CHECK(named(DType::i64).code == dlpack::TypeCode::signed_integer);
   CHECK(named(DType::u16).code == dlpack::TypeCode::unsigned_integer);
-  for (const DType dtype :
-       {DType::f8_e4m3, DType::f8_e5m2, DType::f8_e8m0, DType::f6_e2m3, DType::f6_e3m2, DType::f4}) {
+  for (const DType dtype : {DType::f8_e4m3, DType::f8_e5m2, DType::f8_e4m3fnuz, DType::f8_e5m2fnuz,
+                            DType::f8_e8m0, DType::f6_e2m3, DType::f6_e3m2, DType::f4}) {
     const auto refused = dlpack::data_type(dtype, true);
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.error().code == ErrorCode::unsupported);

@@ -150,7 +150,7 @@ TEST_CASE("Hostile catalog: lies with fixed checksums are told apart") {
       {"another tensor's", [](Tampered& t) { t.record(1).id = 0; }},
       {"stable state", [](Tampered& t) { t.record(0).version = 3; }},
       {"stable state", [](Tampered& t) { t.record(0).state = 2; }},
-      {"unknown dtype", [](Tampered& t) { t.record(0).dtype = 21; }},
+      {"unknown dtype", [](Tampered& t) { t.record(0).dtype = 23; }},
       {"unknown dtype", [](Tampered& t) { t.record(0).rank = 9; }},
       {"unknown dtype", [](Tampered& t) { t.record(0).hint = 200; }},
       {"beyond its rank", [](Tampered& t) { t.record(0).shape[7] = 1; }},

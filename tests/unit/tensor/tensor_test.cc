@@ -9,7 +9,7 @@ using namespace terrace;
 TEST_CASE("DType: names and numbers go both ways, sizes are those of the format") {
   for (int number = 0; number < 256; ++number) {
     const auto dtype = dtype_from_number(static_cast<uint8_t>(number));
-    CHECK(dtype.has_value() == (number >= 1 && number <= 20));
+    CHECK(dtype.has_value() == (number >= 1 && number <= 22));
     if (dtype) CHECK(dtype_from_name(dtype_name(*dtype)) == dtype);
   }
   CHECK(dtype_element_bytes(DType::boolean) == 1);
