@@ -149,9 +149,11 @@ def _nearest(dtype: str, wide: Any) -> Any:
     below, above = flat - values[place - 1], values[place] - flat
     up = (above < below) | ((above == below) & (finite[place] % 2 == 0))
     bits = finite[numpy.where(up, place, place - 1)]
-    top = values[-1] + (values[-1] - values[-2]) / 2  # from here on beyond the largest
+    top = values[-1] + (values[-1] - values[-2]) / 2  # a tie with what would come next, which is even if the largest is odd
     not_a_number = {"F8_E4M3": 0x7f, "F8_E5M2": 0x7e, "F8_E8M0": 0xff}.get(dtype, 0x80)
-    for beyond, sign in ((flat >= top, 0), (flat <= (-top if dtype != "F8_E8M0" else -math.inf), 0x80)):
+    beyond_top = numpy.greater_equal if finite[-1] % 2 else numpy.greater
+    negative = numpy.zeros_like(flat, bool) if dtype == "F8_E8M0" else beyond_top(-flat, top)
+    for beyond, sign in ((beyond_top(flat, top), 0), (negative, 0x80)):
         bits = numpy.where(beyond, 0x7c | sign if dtype == "F8_E5M2" else not_a_number, bits)
     wrong = numpy.isnan(flat) if dtype != "F8_E8M0" else numpy.isnan(flat) | (flat < 0)
     bits = numpy.where(wrong, not_a_number, bits)
