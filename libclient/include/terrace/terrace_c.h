@@ -812,6 +812,45 @@ void terrace_checkpoint_cancel(terrace_checkpoint* checkpoint);
 /* Cancels a checkpoint that is not done, and leaves no file of it. */
 void terrace_checkpoint_free(terrace_checkpoint* checkpoint);
 
+/* ---- models in place: what `terrace tensor import` put into a lease, or files (model.h) ---- */
+
+typedef struct terrace_model terrace_model;
+
+/* A tensor of a model. Texts and bytes are the model's: valid until it is freed. */
+struct terrace_model_tensor {
+  size_t size;
+  const char* name;
+  /* Stores stay in this process where terrace_model_takes_stores() is 1; else they end it. */
+  const void* data;
+  uint64_t bytes;
+  int dtype; /* TERRACE_DTYPE_... */
+  int hint;  /* TERRACE_HINT_... */
+  uint32_t rank;
+  uint64_t dimensions[TERRACE_RANK_MAX]; /* elements */
+  int64_t strides[TERRACE_RANK_MAX];     /* elements */
+};
+
+/* Attaches the lease to read, by id, or by label when the id is 0. TERRACE_NOT_FOUND: no such lease, or no model in
+ * it; TERRACE_BUSY: it is being imported. The model keeps lease and session. */
+terrace_code terrace_model_open(terrace_session* session, uint64_t id, const char* label,
+                                terrace_model** model);
+terrace_code terrace_model_of_lease(terrace_lease* lease, terrace_model** model);
+/* A safetensors or GGUF file, an index of shards (model.safetensors.index.json), or a folder with one of them. */
+terrace_code terrace_model_open_files(const char* path, terrace_model** model);
+size_t terrace_model_count(const terrace_model* model);
+/* In the order of their bytes. */
+terrace_code terrace_model_get(const terrace_model* model, size_t index, struct terrace_model_tensor* tensor);
+terrace_code terrace_model_find(const terrace_model* model, const char* name,
+                                struct terrace_model_tensor* tensor);
+size_t terrace_model_metadata_count(const terrace_model* model);
+/* "" beyond the last one. */
+const char* terrace_model_metadata_key(const terrace_model* model, size_t index);
+const char* terrace_model_metadata_value(const terrace_model* model, size_t index);
+int terrace_model_takes_stores(const terrace_model* model);
+/* Compares the tensors of a lease with the checksums of the import. TERRACE_CORRUPT: the text names the tensor. */
+terrace_code terrace_model_verify(const terrace_model* model);
+void terrace_model_free(terrace_model* model);
+
 /* ---- DLPack: for torch, numpy, jax, ... without a copy (dlpack.h) ---- */
 
 struct DLManagedTensor;          /* as in DLPack's own header */

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs in C on libterrace.so against a real daemon: leases, a pool of tensors, checkpoints, two processes over one space."""
 
+import json
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -41,6 +43,20 @@ class CApiTest(unittest.TestCase):
             refused = self.t.run(self.client, self.t.socket, "checkpoint", missing, check=1)
             self.assertIn(missing, refused.err)
             self.assertIn("not_found", refused.err)
+
+    def test_a_model_in_a_lease_and_in_files(self):
+        header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},
+                             "b": {"dtype": "U8", "shape": [3], "data_offsets": [8, 11]}}).encode()
+        with tempfile.TemporaryDirectory(prefix="terrace-c-") as folder:
+            path = pathlib.Path(folder) / "m.safetensors"
+            path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(range(1, 12)))
+            self.t.cli("tensor", "import", path, "--label", "model")
+            for where, verified in (("model", "ok"), (path, "unsupported"), (folder, "unsupported")):
+                self.assertEqual(self.t.run(self.client, self.t.socket, "model", where).out.splitlines(), [
+                    "a 16 2 2 8 36", "b 5 1 3 3 30", "format=pt", "refused invalid_argument not_found invalid_argument invalid_argument",
+                    f"takes stores 1 verify {verified} []", "null 0 invalid_argument 0"])
+        refused = self.t.run(self.client, self.t.socket, "model", "none", check=1)
+        self.assertIn("not_found", refused.err)
 
     def shared(self, **options):
         """A writer that published, and now waits."""

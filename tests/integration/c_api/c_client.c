@@ -9,6 +9,7 @@
  *   c_client SOCKET watch LABEL     the same as who never writes
  *   c_client SOCKET infos LABEL     what is told of that lease and of the pools
  *   c_client SOCKET format          makes spaces, and says how coherent they are
+ *   c_client SOCKET model LABEL      the tensors of a model in the lease of that label, or of files at that path
  *   c_client SOCKET notices         tells of notices: one by next_notice and poll, the others by a handler
  *
  * Prints what it saw; exits with 1 and the error's text when a call fails.
@@ -278,6 +279,38 @@ static void format_spaces(terrace_session* session) {
   terrace_session_free(session);
 }
 
+static void list_model(terrace_session* session, const char* where) {
+  terrace_model* model = NULL;
+  if (strchr(where, '/') != NULL)
+    MUST(terrace_model_open_files(where, &model));
+  else
+    MUST(terrace_model_open(session, 0, where, &model));
+  struct terrace_model_tensor tensor = {.size = sizeof tensor};
+  for (size_t i = 0; i < terrace_model_count(model); ++i) {
+    MUST(terrace_model_get(model, i, &tensor));
+    uint64_t sum = 0;
+    for (uint64_t at = 0; at < tensor.bytes; ++at) sum += ((const unsigned char*)tensor.data)[at];
+    printf("%s %d %u %llu %llu %llu\n", tensor.name, tensor.dtype, tensor.rank,
+           (unsigned long long)(tensor.rank > 0 ? tensor.dimensions[0] : 0), (unsigned long long)tensor.bytes,
+           (unsigned long long)sum);
+  }
+  for (size_t i = 0; i < terrace_model_metadata_count(model); ++i)
+    printf("%s=%s\n", terrace_model_metadata_key(model, i), terrace_model_metadata_value(model, i));
+  struct terrace_model_tensor small = {.size = sizeof(size_t) - 1};
+  printf("refused %s %s %s %s\n", terrace_code_name(terrace_model_get(model, 1000, &tensor)),
+         terrace_code_name(terrace_model_find(model, "none", &tensor)),
+         terrace_code_name(terrace_model_get(model, 0, &small)),
+         terrace_code_name(terrace_model_open(session, 0, "", &model)));
+  terrace_session_free(session); /* the model keeps its lease and the session */
+  MUST(terrace_model_find(model, "b", &tensor));
+  printf("takes stores %d verify %s [%s]\n", terrace_model_takes_stores(model),
+         terrace_code_name(terrace_model_verify(model)), terrace_model_metadata_key(model, 1000));
+  terrace_model_free(model);
+  terrace_model_free(NULL);
+  printf("null %zu %s %d\n", terrace_model_count(NULL), terrace_code_name(terrace_model_verify(NULL)),
+         terrace_model_takes_stores(NULL));
+}
+
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   terrace_session* session = connect_to(argv[1]);
@@ -285,6 +318,8 @@ int main(int argc, char** argv) {
     use_a_pool(session);
   else if (strcmp(argv[2], "notices") == 0)
     hear_notices(session);
+  else if (argc > 3 && strcmp(argv[2], "model") == 0)
+    list_model(session, argv[3]);
   else if (argc > 3 && strcmp(argv[2], "checkpoint") == 0)
     checkpoint(session, argv[3]);
   else if (argc > 3 && strcmp(argv[2], "share") == 0)
