@@ -95,7 +95,7 @@ class Cluster:
         self.env = {**os.environ, "SLURM_CONF": str(self.directory / "slurm.conf"),
                     "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
                     # A sanitized `terrace` wants to be the first library, and tasks have preloads of their own.
-                    "ASAN_OPTIONS": ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))}
+                    "ASAN_OPTIONS": ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0", "detect_leaks=0")))}
 
     def __enter__(self):
         try:
