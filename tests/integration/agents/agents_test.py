@@ -600,7 +600,7 @@ class Bounds(Case):
                 time.sleep(1.0)
                 b.stop()
                 b.start()
-                self.fabric.wait_state("hostb", "connected", timeout=20.0)
+                self.fabric.wait_state("hostb", "connected", timeout=60.0)
             finally:
                 silent.kill()
                 silent.communicate()
