@@ -137,18 +137,20 @@ Block* Memory::allocate(uint64_t bytes, Kind kind) {
     if (create(part, bytes, kind, *block) == TERRACE_OK) return block.release();
     why = terrace_error_text();
   }
-  const bool may_grow = parts_.empty() || (settings_.cxl_bytes == 0 && settings_.lease.empty());
-  if (session_ != nullptr && may_grow && make_part(bytes, why)) {
+  const bool bounded = settings_.cxl_bytes > 0 || !settings_.lease.empty();
+  if (session_ != nullptr && (parts_.empty() || !bounded) && make_part(bytes, why)) {
     if (create(parts_.back(), bytes, kind, *block) == TERRACE_OK) return block.release();
     why = terrace_error_text();
     drop(parts_.back());
     parts_.pop_back();
   }
-  complain("no " + size_text(bytes) + " for " + kind_name(kind) + ": " + why +
-           (may_grow                  ? ""
-            : settings_.lease.empty() ? "; TERRACE_GGML_CXL=" + size_text(settings_.cxl_bytes) +
-                                            " is all it may lease: raise it, or unset it"
-                                      : "; take a larger lease than TERRACE_GGML_LEASE=" + settings_.lease));
+  std::string bound;
+  if (!settings_.lease.empty())
+    bound = "; TERRACE_GGML_LEASE=" + settings_.lease + " is all it may use: take a larger one";
+  if (settings_.cxl_bytes > 0)
+    bound =
+        "; TERRACE_GGML_CXL=" + size_text(settings_.cxl_bytes) + " is all it may lease: raise it, or unset it";
+  complain("no " + size_text(bytes) + " for " + kind_name(kind) + ": " + why + bound);
   return nullptr;
 }
 
