@@ -41,8 +41,14 @@ def _qemu() -> None:
     ci_selection()
 
 
+def _engines() -> None:
+    from devlib.engines.main import test_all
+
+    test_all()
+
+
 # What is left out when time is short: the rest of the stages has looked at the same code in other ways.
-LEFT_OUT_WHEN_LATE = ("qemu", "bench smoke", "fuzz")
+LEFT_OUT_WHEN_LATE = ("qemu", "engines", "bench smoke", "fuzz")
 
 # name, what it needs to have passed, what it does. A stage whose need failed is not run; all others are.
 STAGES = (
@@ -60,6 +66,7 @@ STAGES = (
     ("hostile", (), runs.hostile),
     ("sim", (), lambda: runs.sim(SIM_SEEDS, None)),
     ("qemu", (), _qemu),  # in the preset that crash and sim have built
+    ("engines", ("build release",), _engines),  # skipped where no package index answers
     ("bench smoke", ("build release",), lambda: runs.bench("", "", True)),
     ("fuzz", (), lambda: runs.fuzz("", FUZZ_SECONDS)),
 )

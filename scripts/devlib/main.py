@@ -60,6 +60,18 @@ def _add_apps(verb: argparse.ArgumentParser) -> None:
     add_arguments(verb)
 
 
+def _engines(arguments: argparse.Namespace) -> None:
+    from devlib.engines.main import engines
+
+    engines(arguments)
+
+
+def _add_engines(verb: argparse.ArgumentParser) -> None:
+    from devlib.engines.main import add_arguments
+
+    add_arguments(verb)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="scripts/dev", description="Builds, tests, checks and shows Terrace.")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -148,6 +160,9 @@ def parser() -> argparse.ArgumentParser:
 
     _add_apps(add("apps", _apps, "Run unmodified real programs plain and under `terrace run`, compare their results, and "
                   "print times and memory (docs/operations/apps.md)."))
+
+    _add_engines(add("engines", _engines, "Install released programs that serve models, and run the tests of what of Terrace they "
+                     "load (docs/testing.md)."))
 
     add("ci", lambda a: ci.ci(), "All stages that a change must pass, with a table of their times.")
     add("clean", lambda a: clean(), "Remove the build folder.")

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All engines, by name. A new one is a file beside this one and a line here."""
+
+from devlib.engines.llama import LLAMA
+
+ENGINES = {engine.name: engine for engine in (LLAMA,)}
