@@ -5,7 +5,7 @@ import pathlib
 
 LINE = "SPDX-License-Identifier: Apache-2.0"
 
-_SLASHES = (".h", ".cc", ".cc.in", ".c", ".cpp", ".hpp", ".ts")
+_SLASHES = (".h", ".cc", ".cc.in", ".c", ".cpp", ".hpp", ".ts", ".go")
 _HASHES = (".py", ".yml", ".pyi", ".capnp", ".cmake", ".toml", ".sh", "CMakeLists.txt", ".service.in", ".mount", ".sysusers", ".tmpfiles",
            "debian/rules", "scripts/dev", ".ci/run")
 

@@ -115,7 +115,7 @@ def crowded_folders(names: list, readme_lines) -> list:
     """What is wrong with the folders of `names`; readme_lines: folder to the lines of its README, None without."""
     counts = {}
     for name in names:
-        if name.endswith((".h", ".cc")):
+        if name.endswith((".h", ".cc", ".go")):
             folder = name.rpartition("/")[0]
             counts[folder] = counts.get(folder, 0) + 1
     problems = []
@@ -149,7 +149,7 @@ def check_paths() -> None:
 
 def check_unfinished() -> None:
     marks = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
-    names = [name for name in tree_files() if name.endswith((*CXX, ".c", ".py", ".capnp", ".cmake", ".txt", ".md"))]
+    names = [name for name in tree_files() if name.endswith((*CXX, ".c", ".go", ".py", ".capnp", ".cmake", ".txt", ".md"))]
     _report("unfinished", _grep(marks, names), "marks of unfinished work")
 
 

@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from devlib import ci, console, lint, mutate, packages, runs, site, static, upgrade  # noqa: E402
 from devlib.build import build, clean, test  # noqa: E402
 from devlib.commands import PRESETS  # noqa: E402
+from devlib.kubernetes import kubernetes  # noqa: E402
 from devlib.output import Failure, complain  # noqa: E402
 from devlib.package import package  # noqa: E402
 from devlib.timings import timings  # noqa: E402
@@ -163,6 +164,9 @@ def parser() -> argparse.ArgumentParser:
 
     _add_engines(add("engines", _engines, "Install released programs that serve models, and run the tests of what of Terrace they "
                      "load (docs/testing.md)."))
+    verb = add("kubernetes", lambda a: kubernetes(a.pattern), "Check and test the driver for Kubernetes (deploy/kubernetes) with the "
+               "terraced of the dev preset. Needs Go and its module proxy.")
+    verb.add_argument("pattern", nargs="?", default="", help="only tests whose name matches this expression")
 
     add("ci", lambda a: ci.ci(), "All stages that a change must pass, with a table of their times.")
     add("clean", lambda a: clean(), "Remove the build folder.")
