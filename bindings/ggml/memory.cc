@@ -23,7 +23,7 @@ int hint_of(Kind kind) {
   return TERRACE_HINT_NONE;
 }
 
-void told(const terrace_notice* notice, void*) {
+void report_notice(const terrace_notice* notice, void*) {
   const std::string lease = "lease " + std::to_string(notice->lease);
   const std::string why = notice->reason[0] != '\0' ? notice->reason : notice->cause;
   if (notice->state == TERRACE_LEASE_REVOKING)
@@ -49,7 +49,7 @@ std::string Memory::open(const Settings& settings) {
   options.size = sizeof options;
   options.client_name = "ggml";
   if (terrace_session_connect(&options, &session_) != TERRACE_OK) return terrace_error_text();
-  terrace_session_on_notice(session_, told, nullptr);
+  terrace_session_on_notice(session_, report_notice, nullptr);
   return {};
 }
 

@@ -59,7 +59,8 @@ bool is_later_part(std::string_view name) {
   constexpr size_t tail_bytes = std::string_view("-00001-of-00000.gguf").size();
   if (name.size() < tail_bytes) return false;
   const std::string_view tail = name.substr(name.size() - tail_bytes);
-  return tail[0] == '-' && tail.substr(6, 4) == "-of-" && !tail.starts_with("-00001-");
+  return tail[0] == '-' && tail.substr(6, 4) == "-of-" && tail.ends_with(".gguf") &&
+         !tail.starts_with("-00001-");
 }
 
 // What a folder's model begins with: its index of shards or, without one, its safetensors file.
@@ -138,6 +139,9 @@ Result<ModelFiles> ModelFiles::open(const std::string& given) try {
     TERRACE_ASSIGN_OR_RETURN(path, first_of_folder(path));
   }
   Collector collector;
+  if (is_later_part(path))
+    return refuse_model(ErrorCode::invalid_argument,
+                        path + ": a part of a model in several files; name the first, -00001-of-");
   if (!is_index(path)) {
     for (const std::string& one : parts_of(path)) TERRACE_RETURN_IF_ERROR(collector.add(one));
     return collector.take();

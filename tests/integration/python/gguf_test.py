@@ -62,6 +62,8 @@ class Views(models_base.Files):
         first = self.write("m-00001-of-00002.gguf", gguf(TENSORS[:2], VALUES))
         check(self, terrace.Model(first))
         check(self, terrace.Model(self.folder))
+        with self.assertRaisesRegex(terrace.InvalidArgument, "name the first"):
+            terrace.Model(self.folder / "m-00002-of-00002.gguf")
         (self.folder / "m-00002-of-00002.gguf").unlink()
         with self.assertRaisesRegex(terrace.NotFound, "m-00002-of-00002.gguf"):
             terrace.Model(first)
