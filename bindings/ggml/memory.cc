@@ -45,6 +45,7 @@ const char* kind_name(Kind kind) {
 
 std::string Memory::open(const Settings& settings) {
   settings_ = settings;
+  const MutexLock lock(mutex_);
   terrace_session_options options{};
   options.size = sizeof options;
   options.client_name = "ggml";
@@ -54,7 +55,7 @@ std::string Memory::open(const Settings& settings) {
 }
 
 void Memory::close() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   terrace_session_free(session_);
   session_ = nullptr;
 }
@@ -127,7 +128,7 @@ terrace_code Memory::create(Part& part, uint64_t bytes, Kind kind, Block& block)
 }
 
 Block* Memory::allocate(uint64_t bytes, Kind kind) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::string why = "no manager is connected";
   std::unique_ptr<Block> block(new (std::nothrow) Block);
   if (block == nullptr) return nullptr;
@@ -156,9 +157,12 @@ Block* Memory::allocate(uint64_t bytes, Kind kind) {
 
 void Memory::free(Block* block) {
   if (block == nullptr) return;
-  for (const auto& [place, view] : block->views) terrace_tensor_free(view);
+  {
+    const MutexLock lock(block->views_mutex);
+    for (const auto& [place, view] : block->views) terrace_tensor_free(view);
+  }
   terrace_tensor_free(block->tensor);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (Part* part = block->part; part != nullptr && --part->blocks == 0) {
     drop(*part);
     parts_.remove_if([&](const Part& one) { return &one == part; });
@@ -182,7 +186,7 @@ uint64_t Memory::grantable_bytes() {
 }
 
 void Memory::figures(uint64_t& free_bytes, uint64_t& all_bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   free_bytes = all_bytes = 0;
   for (const Part& part : parts_) {
     terrace_pool_statistics statistics{};

@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <list>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "bindings/ggml/settings.h"
+#include "core/base/sync/mutex.h"
 #include "terrace/terrace_c.h"
 
 namespace terrace::plugin {
@@ -37,9 +37,9 @@ struct Block {
   std::byte* base = nullptr;
   uint64_t bytes = 0;
   Kind kind = Kind::compute;
-  std::map<std::pair<uint64_t, uint64_t>, terrace_tensor*>
-      views;  // of its tensor, by offset and length; see Steps
-  std::mutex views_mutex;
+  Mutex views_mutex;
+  std::map<std::pair<uint64_t, uint64_t>, terrace_tensor*> views
+      TERRACE_GUARDED_BY(views_mutex);  // of its tensor, by offset and length; see Steps
 };
 
 class Memory {
@@ -58,16 +58,16 @@ class Memory {
   const Settings& settings() const { return settings_; }
 
  private:
-  bool make_part(uint64_t bytes, std::string& why);
-  terrace_code make_lease(uint64_t bytes, terrace_lease** lease);
+  bool make_part(uint64_t bytes, std::string& why) TERRACE_REQUIRES(mutex_);
+  terrace_code make_lease(uint64_t bytes, terrace_lease** lease) TERRACE_REQUIRES(mutex_);
   terrace_code create(Part& part, uint64_t bytes, Kind kind, Block& block);
   void drop(Part& part);
-  uint64_t grantable_bytes();
+  uint64_t grantable_bytes() TERRACE_REQUIRES(mutex_);
 
-  Settings settings_;
-  std::mutex mutex_;
-  terrace_session* session_ = nullptr;
-  std::list<Part> parts_;
+  Settings settings_;  // as open() left it: buffers come after that
+  Mutex mutex_;
+  terrace_session* session_ TERRACE_GUARDED_BY(mutex_) = nullptr;
+  std::list<Part> parts_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace::plugin

@@ -25,7 +25,7 @@ class Open {
 
   // A lease that is being taken back refuses guards; its memory is there until the fence, so computing goes on.
   void add(Block& block, uint64_t begin, uint64_t end) {
-    const std::lock_guard lock(block.views_mutex);
+    const MutexLock lock(block.views_mutex);
     terrace_tensor*& view = block.views[{begin, end - begin}];
     if (view == nullptr && terrace_tensor_slice(block.tensor, 0, begin, end - begin, 1, &view) != TERRACE_OK)
       return;
