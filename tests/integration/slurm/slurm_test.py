@@ -317,15 +317,27 @@ class Storm(WithSlurm):
     AT_ONCE = 4
 
     def keepers(self):
-        found = []
+        """Pids of `terrace lease hold`. A sanitized one looks for leaks at its end, in a child of its own memory; for a
+        child that was killed it waits for ever, which no other build does: such a child is no keeper."""
+        parents = {}
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                if words and words[0] == os.fsencode(self.t.terrace) and b"hold" in words and any(w.startswith(b"slurm-") for w in words):
+                    parents[int(entry.name)] = int(re.search(r"^PPid:\s*(\d+)", (entry / "status").read_text(), re.M).group(1))
             except OSError:
                 continue
-            if words and words[0] == os.fsencode(self.t.terrace) and b"hold" in words and any(w.startswith(b"slurm-") for w in words):
-                found.append(int(entry.name))
-        return found
+        return [pid for pid, parent in parents.items() if parent not in parents]
+
+    def show_keepers(self):
+        for pid in self.keepers():
+            for what in ("status", "wchan", "stack"):
+                try:
+                    print(f"keeper {pid}, {what}: " + pathlib.Path(f"/proc/{pid}/{what}").read_text(), file=sys.stderr)
+                except OSError as error:
+                    print(f"keeper {pid}, {what}: {error}", file=sys.stderr)
+            print(f"keeper {pid}, descriptors: " + str([os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]),
+                  file=sys.stderr)
 
     def attack(self, rnd, job):
         """Kills something of a step, or nothing."""
@@ -372,7 +384,11 @@ class Storm(WithSlurm):
             except subprocess.TimeoutExpired:
                 one.kill()
                 one.wait()
-        wait_until(lambda: not self.keepers(), 90, "no keeper", interval=0.3)
+        try:
+            wait_until(lambda: not self.keepers(), 90, "no keeper", interval=0.3)
+        except harness.HarnessError:
+            self.show_keepers()
+            raise
         self.no_leases("no lease")
         self.t.check_invariants()
         self.assertEqual([pid for pid in self.slurm.stepds() if process_alive(pid)], [])
