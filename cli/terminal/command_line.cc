@@ -32,6 +32,24 @@ Option in_range_of(CLI::Option* option, Value least, Value most) {
   return Option(option->check(CLI::Range(least, most).description(hidden)));
 }
 
+// CLI11 keeps what an option needs and excludes by address: its own help has them in another order each time.
+class OrderedFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text = CLI::Formatter::make_option_opts(option);
+    for (const auto& [word, others] :
+         {std::pair(" Needs:", option->get_needs()), std::pair(" Excludes:", option->get_excludes())}) {
+      if (others.empty()) continue;
+      std::vector<std::string> names;
+      for (const CLI::Option* other : others) names.push_back(other->get_name());
+      std::sort(names.begin(), names.end());
+      const std::string sorted = " " + join(names, " ");
+      text.replace(text.find(word) + std::string_view(word).size(), sorted.size(), sorted);
+    }
+    return text;
+  }
+};
+
 }  // namespace
 
 // --- Option
@@ -224,6 +242,7 @@ std::optional<Option> Command::option(const std::string& name) const {
 // --- CommandLine
 
 CommandLine::CommandLine(const Texts& texts) : app_(std::make_unique<CLI::App>(texts.description, texts.name)) {
+  app_->formatter(std::make_shared<OrderedFormatter>());  // subcommands inherit it
   app_->footer(texts.footer);
   app_->set_help_flag("-h,--help", "What can be said here");
   app_->set_version_flag("--version", texts.version);

@@ -76,6 +76,17 @@ TEST_CASE("Help: examples are in the help, before what was below it") {
   }
 }
 
+TEST_CASE("Help: what excludes an option stands in the same order wherever its objects lie") {
+  Context context;
+  const CommandLine line = build_parser(context);
+  for (const Command command : all_commands(line.root())) {
+    if (command.path() != "terrace pool compact") continue;
+    const std::string help = command.help();
+    CHECK(help.find("--end Excludes: --run --status --timeout --wait\n") != std::string::npos);
+    CHECK(help.find("--run SIZE Excludes: --end --status\n") != std::string::npos);
+  }
+}
+
 TEST_CASE("Help: a verb is described as well where only what the words can mean is") {
   Context context;
   const CommandLine whole = build_parser(context);
