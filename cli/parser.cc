@@ -96,6 +96,7 @@ const std::vector<Family>& families() {
                                           {add_pool_verbs, {"pool"}},
                                           {add_region_verbs, {"region"}},
                                           {add_lease_verbs, {"lease"}},
+                                          {add_vm_verbs, {"vm"}},
                                           {add_quota_verbs, {"quota"}},
                                           {add_reserve_verbs, {"reserve"}},
                                           {add_queue_verbs, {"queue"}},

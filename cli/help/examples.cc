@@ -83,6 +83,17 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace lease cdi", "terrace lease cdi model --ro"},
       {"terrace lease cdi", "terrace lease cdi model --remove"},
 
+      {"terrace vm run",
+       "terrace vm run guest --ddr 8G --size 16G --max 64G -- qemu-system-x86_64 -machine q35 -drive "
+       "file=disk.qcow2"},
+      {"terrace vm attach", "terrace vm attach guest --size 16G --qmp /run/guest.qmp"},
+      {"terrace vm attach", "terrace vm attach guest --size 16G --libvirt guest --user libvirt-qemu"},
+      {"terrace vm resize", "terrace vm resize guest 32G"},
+      {"terrace vm move", "terrace vm move guest --timeout 5m"},
+      {"terrace vm detach", "terrace vm detach guest"},
+      {"terrace vm show", "terrace vm show guest"},
+      {"terrace vm list", "terrace vm list --json"},
+
       {"terrace quota list", "terrace quota list"},
       {"terrace quota set", "terrace quota set team-a --bytes 64G --leases 100"},
       {"terrace quota remove", "terrace quota remove team-a"},

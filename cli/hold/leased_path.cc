@@ -16,22 +16,6 @@
 namespace terrace::cli {
 namespace {
 
-Result<uint32_t> uid_of(const std::string& user, const char* where) {
-  if (user.empty()) return ::geteuid();
-  uint32_t uid = 0;
-  const auto read = std::from_chars(user.data(), user.data() + user.size(), uid);
-  if (read.ec == std::errc() && read.ptr == user.data() + user.size() && uid != UINT32_MAX) return uid;
-  std::vector<char> text(16 * 1024);
-  passwd entry{};
-  passwd* found = nullptr;
-  if (::getpwnam_r(user.c_str(), &entry, text.data(), text.size(), &found) == 0 && found != nullptr)
-    return entry.pw_uid;
-  return Error{
-      .code = ErrorCode::invalid_argument,
-      .where = where,
-      .detail = "--user " + user + ": there is no such user on this machine, and it is no number of one"};
-}
-
 // The manager may have a mount namespace of its own, and this process too.
 Status check_seen(const std::string& path, const struct stat& memory, const char* where) {
   struct stat seen {};
@@ -50,6 +34,22 @@ Status check_seen(const std::string& path, const struct stat& memory, const char
 
 }  // namespace
 
+Result<uint32_t> user_id_of(const std::string& user, const char* where) {
+  if (user.empty()) return ::geteuid();
+  uint32_t uid = 0;
+  const auto read = std::from_chars(user.data(), user.data() + user.size(), uid);
+  if (read.ec == std::errc() && read.ptr == user.data() + user.size() && uid != UINT32_MAX) return uid;
+  std::vector<char> text(16 * 1024);
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwnam_r(user.c_str(), &entry, text.data(), text.size(), &found) == 0 && found != nullptr)
+    return entry.pw_uid;
+  return Error{
+      .code = ErrorCode::invalid_argument,
+      .where = where,
+      .detail = "--user " + user + ": there is no such user on this machine, and it is no number of one"};
+}
+
 void add_path_options(Command verb, PathArguments& arguments) {
   verb.add_option("lease", arguments.lease, "Id or label (all digits: an id)").required().type_name("ID|LABEL");
   verb.add_flag("--ro", arguments.read_only, "Read-only: who opens it cannot write");
@@ -63,7 +63,7 @@ void add_path_options(Command verb, PathArguments& arguments) {
 Result<LeasedPath> open_leased_path(const Context& context, const PathArguments& arguments, const char* where) {
   TERRACE_RETURN_IF_ERROR(on_this_machine(context, where));
   TERRACE_ASSIGN_OR_RETURN(const LeaseId id, lease_id_in(arguments.lease, where));
-  TERRACE_ASSIGN_OR_RETURN(const uint32_t uid, uid_of(arguments.user, where));
+  TERRACE_ASSIGN_OR_RETURN(const uint32_t uid, user_id_of(arguments.user, where));
   SessionOptions options;
   options.socket_path = context.socket_path;
   options.client_name = where;

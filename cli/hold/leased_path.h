@@ -30,6 +30,9 @@ struct LeasedPath {
   uint32_t uid = 0;  // who was admitted
 };
 
+// A user of this machine, by name or number; this process's own where `user` is empty. Errors: invalid_argument.
+Result<uint32_t> user_id_of(const std::string& user, const char* where);
+
 void add_path_options(Command verb, PathArguments& arguments);
 
 // Admits the user and looks whether the path leads to the lease's memory in this mount namespace.

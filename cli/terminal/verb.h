@@ -29,6 +29,7 @@ void add_device_verbs(Command app, Context& context);
 void add_pool_verbs(Command app, Context& context);
 void add_region_verbs(Command app, Context& context);
 void add_lease_verbs(Command app, Context& context);
+void add_vm_verbs(Command app, Context& context);
 void add_quota_verbs(Command app, Context& context);
 void add_reserve_verbs(Command app, Context& context);
 void add_queue_verbs(Command app, Context& context);

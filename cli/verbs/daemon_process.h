@@ -38,15 +38,6 @@ struct StartedDaemon {
 //           The first three have its last log lines in their text.
 Result<StartedDaemon> start_daemon(const StartOptions& options);
 
-struct ProgramOutput {
-  int status = 0;  // as waitpid gives it
-  std::string out, err;
-};
-
-// Runs a program to its end and keeps what it said.
-// Errors    io_error, not_found, permission_denied  it cannot be run
-Result<ProgramOutput> run_program(const std::string& program, const std::vector<std::string>& arguments);
-
 // The path of a unix socket on which process `pid` listens; "" for none (yet).
 std::string listening_socket_of(pid_t pid);
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
+#include "cli/program/run_program.h"
 #include "cli/show/describe.h"
 #include "cli/terminal/manager_place.h"
 #include "cli/terminal/verb.h"

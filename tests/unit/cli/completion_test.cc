@@ -78,6 +78,7 @@ TEST_CASE("Completion: verbs, and the verbs below them") {
   CHECK(complete.after({"lease", ""}) == Words{"grant", "list", "show", "renew", "revoke", "release", "resize",
                                                "transfer", "offers", "accept", "withdraw", "quarantined",
                                                "exec", "hold", "path", "cdi"});
+  CHECK(complete.after({"vm", ""}) == Words{"run", "attach", "resize", "move", "detach", "show", "list"});
   CHECK(complete.after({"lease", "re"}) == Words{"renew", "revoke", "release", "resize"});
   CHECK(complete.after({"device", "dr"}) == Words{"drain"});
   CHECK(complete.after({"pool", "c"}) == Words{"create", "compact"});

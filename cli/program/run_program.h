@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program that a command asks something of.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+
+namespace terrace::cli {
+
+struct ProgramOutput {
+  int status = 0;  // as waitpid gives it
+  std::string out, err;
+};
+
+// Runs a program to its end and keeps what it said.
+// Errors    io_error, not_found, permission_denied  it cannot be run
+Result<ProgramOutput> run_program(const std::string& program, const std::vector<std::string>& arguments);
+
+}  // namespace terrace::cli

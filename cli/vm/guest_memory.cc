@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/vm/guest_memory.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "core/base/clock.h"
+#include "core/base/units.h"
+
+namespace terrace::cli {
+namespace {
+
+constexpr const char* guest_where = "terrace vm";
+constexpr const char* device_prefix = "terrace-";
+constexpr uint64_t ask_again_ns = 5 * ns_per_s;
+
+uint64_t in_blocks(uint64_t bytes) {
+  return (bytes + GuestMemory::block_bytes - 1) / GuestMemory::block_bytes * GuestMemory::block_bytes;
+}
+
+// Bytes of a file that are there, and where the last of them ends. Both 0 where the file does not say.
+struct Filled {
+  uint64_t bytes = 0, end = 0;
+};
+Filled filled_of(int fd) {
+  Filled filled;
+  for (off_t at = 0;;) {
+    const off_t begin = ::lseek(fd, at, SEEK_DATA);
+    if (begin < 0) return filled;
+    const off_t end = ::lseek(fd, begin, SEEK_HOLE);
+    if (end <= begin) return {};
+    filled.bytes += static_cast<uint64_t>(end - begin);
+    filled.end = static_cast<uint64_t>(end);
+    at = end;
+  }
+}
+
+Error strange_answer(const nlohmann::json::exception& error) {
+  return Error{ErrorCode::corrupt, 0, guest_where,
+               std::string("the machine's monitor does not answer as QEMU does: ") + error.what()};
+}
+
+}  // namespace
+
+GuestMemory::GuestMemory(Session& session, Monitor& monitor, GuestOptions options,
+                         std::function<void(std::string)> say)
+    : session_(session), monitor_(monitor), options_(std::move(options)), say_(std::move(say)) {}
+
+Result<uint64_t> GuestMemory::adopt() {
+  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json devices,
+                           monitor_.ask("query-memory-devices", nlohmann::json::object()));
+  try {
+    for (const nlohmann::json& device : devices) adopt_device(device);
+  } catch (const nlohmann::json::exception& error) {
+    return strange_answer(error);
+  }
+  wanted_bytes_ = plugged_bytes();
+  return wanted_bytes_;
+}
+
+void GuestMemory::adopt_device(const nlohmann::json& device) {
+  const nlohmann::json data = device.value("data", nlohmann::json::object());
+  const std::string name = data.value("id", std::string());
+  if (!name.starts_with(device_prefix)) return;
+  uint64_t id = 0;
+  const char* digits = name.c_str() + std::char_traits<char>::length(device_prefix);
+  if (std::from_chars(digits, name.c_str() + name.size(), id).ec != std::errc() || id == 0) return;
+  Result<std::shared_ptr<Lease>> lease = session_.attach(LeaseId{id}, "", LeaseAccess::read_write);
+  if (!lease.ok()) return;  // given back long ago: QEMU cannot remove a virtio-mem device
+  const Result<LeaseInfo> info = (*lease)->info();
+  if (!info.ok() || (info->label != options_.label && !info->label.starts_with(options_.label + "#"))) return;
+  Part part;
+  part.lease = std::move(*lease);
+  part.label = info->label;
+  part.leaving = part.lease->state() == LeaseState::revoking;
+  part.device = name;
+  part.dimm = device.value("type", std::string()) == "dimm";
+  part.device_bytes = data.value(part.dimm ? "size" : "max-size", uint64_t{0});
+  part.requested_bytes = part.plugged_bytes = data.value("size", uint64_t{0});
+  if (!part.dimm) part.requested_bytes = data.value("requested-size", part.requested_bytes);
+  parts_.push_back(std::move(part));
+}
+
+void GuestMemory::want(uint64_t bytes) {
+  wanted_bytes_ = in_blocks(bytes);
+  refusal_.reset();
+}
+
+Status GuestMemory::step() {
+  try {
+    TERRACE_RETURN_IF_ERROR(look());
+    TERRACE_RETURN_IF_ERROR(give());
+    TERRACE_RETURN_IF_ERROR(take());
+    drop_empty();
+    return {};
+  } catch (const nlohmann::json::exception& error) {
+    return strange_answer(error);
+  }
+}
+
+// What the guest has of each part.
+Status GuestMemory::look() {
+  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json devices,
+                           monitor_.ask("query-memory-devices", nlohmann::json::object()));
+  for (Part& part : parts_) {
+    uint64_t plugged = 0;  // a dimm that is not there any more was given up
+    for (const nlohmann::json& device : devices) {
+      const nlohmann::json data = device.value("data", nlohmann::json::object());
+      if (data.value("id", std::string()) == part.device) plugged = data.value("size", uint64_t{0});
+    }
+    part.plugged_bytes = plugged;
+  }
+  return {};
+}
+
+// Spreads what is wanted over the parts that stay, and adds one for what is left.
+Status GuestMemory::give() {
+  uint64_t left = wanted_bytes_;
+  for (Part& part : parts_) {
+    if (part.leaving || part.lost) continue;
+    uint64_t share = std::min(left, part.device_bytes);
+    if (part.dimm && share != 0) share = part.device_bytes;
+    if (share > part.lease->bytes()) {
+      const Status grown = grow_lease(part, share);
+      if (!grown.ok()) share = std::max(part.requested_bytes, part.lease->bytes() / block_bytes * block_bytes);
+    }
+    TERRACE_RETURN_IF_ERROR(request(part, share));
+    left -= std::min(left, share);
+  }
+  if (left == 0 || refusal_.has_value()) return {};
+  const Result<Part*> part = add_part(in_blocks(left));
+  if (part.ok()) return request(**part, left);
+  if (part.error().code == ErrorCode::unavailable && monitor_.has_ended()) return part.error();
+  refusal_ = part.error();
+  return {};
+}
+
+// What leaves is emptied once the rest has what it gets, or when half of its time is over.
+Status GuestMemory::take() {
+  const bool rest_has_it = std::all_of(
+      parts_.begin(), parts_.end(), [](const Part& part) { return part.leaving || part.lost || part.idle(); });
+  const uint64_t now_ns = SystemClock().now_ns();
+  for (Part& part : parts_) {
+    if (!part.leaving || part.lost) continue;
+    if (rest_has_it || (part.until_ns != 0 && now_ns >= part.until_ns))
+      TERRACE_RETURN_IF_ERROR(request(part, 0));
+  }
+  return {};
+}
+
+void GuestMemory::drop_empty() {
+  for (Part& part : parts_)
+    if (!part.leaving && !part.lost && !part.dimm && part.requested_bytes != 0 && part.idle())
+      shrink_lease(part);
+  for (auto part = parts_.begin(); part != parts_.end();) {
+    if (part->requested_bytes != 0 || part->plugged_bytes != 0) {
+      ++part;
+      continue;
+    }
+    // A virtio-mem device stays in the machine (QEMU 7.2 cannot remove one): empty, it touches nothing.
+    if (part->dimm) (void)monitor_.ask("object-del", {{"id", part->device + "-memory"}});
+    if (!part->lost) {
+      const Status released = part->lease->release();
+      if (!released.ok() && part->lease->state() != LeaseState::lost)
+        say_("lease " + std::to_string(part->lease->id().value) +
+             " could not be given back now, it ends with its TTL: " + released.error().to_string());
+    }
+    say_("the guest has given up lease " + std::to_string(part->lease->id().value) + " (" + part->label + ")");
+    part = parts_.erase(part);
+  }
+}
+
+Result<GuestMemory::Part*> GuestMemory::add_part(uint64_t bytes) {
+  LeaseRequest wanted;
+  wanted.label = next_label();
+  wanted.pool = options_.pool;
+  wanted.mode = options_.mode;
+  const bool first = parts_.empty();
+  if (first) wanted.wait_ns = options_.wait_ns;
+  wanted.bytes = first ? std::max(bytes, in_blocks(options_.room_bytes)) : bytes;
+  Part part;
+  TERRACE_ASSIGN_OR_RETURN(part.lease, session_.grant(wanted));
+  part.label = wanted.label;
+  part.device = device_prefix + std::to_string(part.lease->id().value);
+  part.device_bytes = wanted.bytes;
+  Status plugged;
+  const Result<std::string> path = path_of(*part.lease);
+  plugged = path.ok() ? plug_in(part, *path) : Status(path.error());
+  if (!plugged.ok()) {
+    (void)part.lease->release();
+    return plugged.error();
+  }
+  if (!part.dimm && bytes < part.lease->bytes()) {
+    const Result<LeaseInfo> smaller = part.lease->resize(bytes);  // the guest has none of it yet
+    part.resizable = smaller.ok();
+  }
+  if (part.dimm) part.requested_bytes = part.device_bytes;
+  say_("the guest gets " + format_size(bytes) + " of lease " + std::to_string(part.lease->id().value) + " (" +
+       part.label + ")");
+  parts_.push_back(std::move(part));
+  return &parts_.back();
+}
+
+Status GuestMemory::plug_in(Part& part, const std::string& path) {
+  struct stat memory {};
+  if (::fstat(part.lease->fd(), &memory) != 0)
+    return os_error(errno, guest_where, "cannot look at the lease's memory");
+  part.dimm =
+      options_.model == GuestModel::dimm || (options_.model == GuestModel::by_kind && S_ISCHR(memory.st_mode));
+  const std::string object = part.device + "-memory";
+  const Result<nlohmann::json> made = monitor_.ask("object-add", {{"qom-type", "memory-backend-file"},
+                                                                  {"id", object},
+                                                                  {"size", part.device_bytes},
+                                                                  {"mem-path", path},
+                                                                  {"share", true}});
+  if (!made.ok()) return made.error();
+  nlohmann::json device = {{"driver", part.dimm ? "pc-dimm" : "virtio-mem-pci"},
+                           {"id", part.device},
+                           {"memdev", object},
+                           {"node", options_.node}};
+  if (!part.dimm) {
+    // Blocks are filled before the guest gets them, so that one that lies behind the lease's end is refused.
+    device["prealloc"] = true;
+    device["requested-size"] = 0;
+    TERRACE_ASSIGN_OR_RETURN(const std::string bus, free_bus());
+    if (!bus.empty()) device["bus"] = bus;
+  }
+  const Result<nlohmann::json> added = monitor_.ask("device_add", device);
+  if (added.ok()) return {};
+  (void)monitor_.ask("object-del", {{"id", object}});
+  Error error = added.error();
+  error.detail +=
+      "; the machine needs room for it: -m SIZE,slots=8,maxmem=MORE, and on q35 a free pcie-root-port for each "
+      "part";
+  return error;
+}
+
+// A port that a device can be plugged into while the machine runs; empty: QEMU finds a place, or says why not.
+Result<std::string> GuestMemory::free_bus() {
+  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json buses, monitor_.ask("query-pci", nlohmann::json::object()));
+  for (const nlohmann::json& bus : buses)
+    for (const nlohmann::json& device : bus.value("devices", nlohmann::json::array())) {
+      const std::string name = device.value("qdev_id", std::string());
+      if (!device.contains("pci_bridge") || name.empty()) continue;
+      if (device["pci_bridge"].value("devices", nlohmann::json::array()).empty()) return name;
+    }
+  return std::string();
+}
+
+// The machine opens the memory by a path, as its own user.
+Result<std::string> GuestMemory::path_of(Lease& lease) const {
+  Result<std::string> path = lease.open_path(options_.user);
+  if (path.ok() || options_.user.has_value()) return path;
+  std::string own = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(lease.fd());
+  if (::access(own.c_str(), R_OK | W_OK) != 0) return path;
+  return own;
+}
+
+Status GuestMemory::request(Part& part, uint64_t bytes) {
+  if (part.dimm) {
+    const uint64_t now_ns = SystemClock().now_ns();
+    if (bytes != 0 || (part.requested_bytes == 0 && now_ns - part.asked_ns < ask_again_ns)) return {};
+    if (part.plugged_bytes != 0) {
+      // The guest may be busy with the last time it was asked; it is asked again later.
+      const Result<nlohmann::json> asked = monitor_.ask("device_del", {{"id", part.device}});
+      if (!asked.ok() && asked.error().code == ErrorCode::unavailable) return asked.error();
+    }
+    part.requested_bytes = 0;
+    part.leaving = true;
+    part.asked_ns = now_ns;
+    return {};
+  }
+  if (part.requested_bytes == bytes) return {};
+  const Result<nlohmann::json> asked = monitor_.ask(
+      "qom-set",
+      {{"path", "/machine/peripheral/" + part.device}, {"property", "requested-size"}, {"value", bytes}});
+  if (!asked.ok()) return asked.error();
+  part.requested_bytes = bytes;
+  return {};
+}
+
+// Before the guest is offered more than the lease has.
+Status GuestMemory::grow_lease(Part& part, uint64_t bytes) {
+  if (refusal_.has_value() || !part.resizable) return Error{ErrorCode::busy, 0, guest_where, "not now"};
+  const Result<LeaseInfo> grown = part.lease->resize(bytes);
+  part.tried_end = 0;
+  if (grown.ok()) return {};
+  part.resizable = grown.error().code != ErrorCode::unsupported;
+  return grown.error();
+}
+
+// Gives the lease's end back that the guest has nothing of. Blocks were filled when the guest got them, and are empty
+// again since it gave them up; where the two do not agree (a balloon), nothing is cut off.
+void GuestMemory::shrink_lease(Part& part) {
+  if (!part.resizable || part.lease->bytes() <= part.requested_bytes) return;
+  const Filled filled = filled_of(part.lease->fd());
+  const uint64_t needed = std::max(filled.end, block_bytes);
+  if (filled.bytes != part.plugged_bytes || needed >= part.lease->bytes() || needed == part.tried_end) return;
+  part.tried_end = needed;  // granules may be larger than what is left over
+  const Result<LeaseInfo> smaller = part.lease->resize(needed);
+  if (!smaller.ok()) part.resizable = smaller.error().code != ErrorCode::unsupported;
+}
+
+void GuestMemory::take_away(LeaseId lease, uint64_t until_ns) {
+  for (Part& part : parts_) {
+    if (part.lease->id() != lease || part.leaving) continue;
+    part.leaving = true;
+    const uint64_t now_ns = SystemClock().now_ns();
+    part.until_ns = until_ns > now_ns ? now_ns + (until_ns - now_ns) / 2 : now_ns;
+    refusal_.reset();
+  }
+}
+
+Status GuestMemory::replace_all() {
+  const size_t before = parts_.size();
+  const uint64_t bytes = in_blocks(wanted_bytes_);
+  if (bytes == 0) return {};
+  TERRACE_ASSIGN_OR_RETURN(Part* const replacement, add_part(bytes));
+  TERRACE_RETURN_IF_ERROR(request(*replacement, bytes));
+  for (size_t index = 0; index < before; ++index) parts_[index].leaving = true;
+  refusal_.reset();
+  return {};
+}
+
+void GuestMemory::lost(LeaseId lease) {
+  for (Part& part : parts_)
+    if (part.lease->id() == lease) part.lost = true;
+}
+
+bool GuestMemory::settled() const {
+  return std::all_of(parts_.begin(), parts_.end(),
+                     [](const Part& part) { return part.idle() && !part.leaving && !part.lost; }) &&
+         (plugged_bytes() >= wanted_bytes_ || refusal_.has_value());
+}
+
+uint64_t GuestMemory::plugged_bytes() const {
+  uint64_t bytes = 0;
+  for (const Part& part : parts_) bytes += part.plugged_bytes;
+  return bytes;
+}
+
+std::string GuestMemory::next_label() const {
+  for (uint32_t number = 1;; ++number) {
+    const std::string label = number == 1 ? options_.label : options_.label + "#" + std::to_string(number);
+    if (std::none_of(parts_.begin(), parts_.end(), [&label](const Part& part) { return part.label == label; }))
+      return label;
+  }
+}
+
+nlohmann::json GuestMemory::describe() const {
+  nlohmann::json parts = nlohmann::json::array();
+  for (const Part& part : parts_)
+    parts.push_back({{"lease", part.lease->id().value},
+                     {"label", part.label},
+                     {"bytes", part.lease->bytes()},
+                     {"model", part.dimm ? "dimm" : "virtio-mem"},
+                     {"device", part.device},
+                     {"device_bytes", part.device_bytes},
+                     {"requested_bytes", part.requested_bytes},
+                     {"plugged_bytes", part.plugged_bytes},
+                     {"leaving", part.leaving}});
+  return {{"label", options_.label},
+          {"wanted_bytes", wanted_bytes_},
+          {"plugged_bytes", plugged_bytes()},
+          {"settled", settled()},
+          {"refused", refusal_.has_value() ? nlohmann::json(refusal_->to_string()) : nlohmann::json()},
+          {"parts", std::move(parts)}};
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The leased memory of a running machine: how much the guest should have, in parts of which each is a lease and a
+// device of QEMU's over it.
+//
+// Model     virtio-mem  the guest takes and gives blocks of 2 MiB and more of a part, so a part can grow and shrink
+//           dimm        a part comes and goes as a whole; for leases that are dax devices, whose memory cannot be
+//                       given back in pieces
+// Sources   QEMU's documentation of virtio-mem-pci and pc-dimm; Linux: Documentation/admin-guide/mm/memory-hotplug.rst.
+// Threads   One at a time, which also asks the machine; lost() and take_away() may come from it only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/vm/monitor.h"
+#include "core/base/result.h"
+#include "terrace/session.h"
+
+namespace terrace::cli {
+
+enum class GuestModel : uint8_t { by_kind, virtio_mem, dimm };
+
+struct GuestOptions {
+  std::string label;  // of the first part's lease; the others' are label#2, label#3, ...
+  std::string pool;
+  LeaseMode mode = LeaseMode::exclusive;
+  uint64_t wait_ns = 0;     // of the first lease, in the queue of a full pool
+  uint64_t room_bytes = 0;  // up to which the first part can grow; 0: its first size
+  GuestModel model = GuestModel::by_kind;
+  uint32_t node = 0;             // of the guest
+  std::optional<uint32_t> user;  // whom the machine runs as; empty: this process's own
+};
+
+class GuestMemory {
+ public:
+  // What a guest's kernel adds and removes memory in (x86, below 64 GiB).
+  static constexpr uint64_t block_bytes = uint64_t{128} << 20;
+
+  // Both must outlive it. `say` gets lines for people.
+  GuestMemory(Session& session, Monitor& monitor, GuestOptions options, std::function<void(std::string)> say);
+
+  // Takes over what an earlier keeper of this label left in the machine. The bytes that it has.
+  Result<uint64_t> adopt();
+  // How much the guest should have, in blocks; step() works towards it.
+  void want(uint64_t bytes);
+  // One look at the machine and what follows from it: grants, plugs, unplugs, gives back.
+  // Errors    unavailable   the machine has ended
+  Status step();
+
+  // The lease must be empty at `until_ns` (of SystemClock): another one is put in its place first, if it can be had.
+  void take_away(LeaseId lease, uint64_t until_ns);
+  // All of it must go to other memory. Errors: those of Session::grant(); nothing has changed then.
+  Status replace_all();
+  void lost(LeaseId lease);
+
+  bool settled() const;  // the guest has what it should, and nothing is on its way out
+  uint64_t plugged_bytes() const;
+  uint64_t wanted_bytes() const { return wanted_bytes_; }
+  bool empty() const { return parts_.empty(); }
+  // Why the guest cannot have more; empty: it can.
+  const std::optional<Error>& refusal() const { return refusal_; }
+  nlohmann::json describe() const;
+
+ private:
+  struct Part {
+    std::shared_ptr<Lease> lease;
+    std::string label;
+    std::string device;         // QEMU's id for it
+    uint64_t device_bytes = 0;  // as large as it can become
+    uint64_t requested_bytes = 0;
+    uint64_t plugged_bytes = 0;  // that the guest has
+    bool dimm = false;
+    bool resizable = true;
+    bool leaving = false;
+    bool lost = false;
+    uint64_t until_ns = 0;   // leaving: when it must be empty; 0: no such time
+    uint64_t asked_ns = 0;   // dimm: when the guest was last asked to let go
+    uint64_t tried_end = 0;  // to which the lease was last cut
+
+    bool idle() const { return plugged_bytes == requested_bytes; }
+  };
+
+  void adopt_device(const nlohmann::json& device);
+  Status look();
+  Status give();
+  Status take();
+  void drop_empty();
+  Result<Part*> add_part(uint64_t bytes);
+  Status plug_in(Part& part, const std::string& path);
+  Result<std::string> path_of(Lease& lease) const;
+  Result<std::string> free_bus();
+  Status request(Part& part, uint64_t bytes);
+  Status grow_lease(Part& part, uint64_t bytes);
+  void shrink_lease(Part& part);
+  std::string next_label() const;
+
+  Session& session_;
+  Monitor& monitor_;
+  const GuestOptions options_;
+  const std::function<void(std::string)> say_;
+  std::vector<Part> parts_;
+  uint64_t wanted_bytes_ = 0;
+  std::optional<Error> refusal_;
+};
+
+}  // namespace terrace::cli
