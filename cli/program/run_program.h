@@ -2,6 +2,7 @@
 // A program that a command asks something of.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,10 @@ struct ProgramOutput {
   std::string out, err;
 };
 
-// Runs a program to its end and keeps what it said.
+// Runs a program to its end and keeps what it said. It gets no signal blocked.
 // Errors    io_error, not_found, permission_denied  it cannot be run
-Result<ProgramOutput> run_program(const std::string& program, const std::vector<std::string>& arguments);
+//           unavailable   it took longer than `limit_ns` (0: as long as it takes), and was killed
+Result<ProgramOutput> run_program(const std::string& program, const std::vector<std::string>& arguments,
+                                  uint64_t limit_ns = 0);
 
 }  // namespace terrace::cli

@@ -39,6 +39,12 @@ Filled filled_of(int fd) {
   }
 }
 
+// It has ended, or is another tenant's.
+bool is_no_lease_of_ours(const Error& error) {
+  return error.code == ErrorCode::not_found || error.code == ErrorCode::lease_expired ||
+         error.code == ErrorCode::lease_revoked || error.code == ErrorCode::permission_denied;
+}
+
 Error strange_answer(const nlohmann::json::exception& error) {
   return Error{ErrorCode::corrupt, 0, guest_where,
                std::string("the machine's monitor does not answer as QEMU does: ") + error.what()};
@@ -50,44 +56,63 @@ GuestMemory::GuestMemory(Session& session, Monitor& monitor, GuestOptions option
                          std::function<void(std::string)> say)
     : session_(session), monitor_(monitor), options_(std::move(options)), say_(std::move(say)) {}
 
-Result<uint64_t> GuestMemory::adopt() {
-  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json devices,
+// The list of the machine's memory devices. Errors: as ask(); corrupt.
+Result<nlohmann::json> GuestMemory::devices() {
+  TERRACE_ASSIGN_OR_RETURN(nlohmann::json found,
                            monitor_.ask("query-memory-devices", nlohmann::json::object()));
+  if (found.is_array()) return found;
+  return Error{ErrorCode::corrupt, 0, guest_where, "the machine's monitor names no memory devices"};
+}
+
+Result<uint64_t> GuestMemory::adopt() {
+  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json found, devices());
   try {
-    for (const nlohmann::json& device : devices) adopt_device(device);
+    for (const nlohmann::json& device : found) TERRACE_RETURN_IF_ERROR(adopt_device(device));
   } catch (const nlohmann::json::exception& error) {
     return strange_answer(error);
   }
-  wanted_bytes_ = plugged_bytes();
+  for (const Part& part : parts_)
+    if (part.stays()) wanted_bytes_ += part.requested_bytes;
   return wanted_bytes_;
 }
 
-void GuestMemory::adopt_device(const nlohmann::json& device) {
+Status GuestMemory::adopt_device(const nlohmann::json& device) {
   const nlohmann::json data = device.value("data", nlohmann::json::object());
   const std::string name = data.value("id", std::string());
-  if (!name.starts_with(device_prefix)) return;
+  if (!name.starts_with(device_prefix)) return {};
   uint64_t id = 0;
   const char* digits = name.c_str() + std::char_traits<char>::length(device_prefix);
-  if (std::from_chars(digits, name.c_str() + name.size(), id).ec != std::errc() || id == 0) return;
+  if (std::from_chars(digits, name.c_str() + name.size(), id).ec != std::errc() || id == 0) return {};
   Result<std::shared_ptr<Lease>> lease = session_.attach(LeaseId{id}, "", LeaseAccess::read_write);
-  if (!lease.ok()) return;  // given back long ago: QEMU cannot remove a virtio-mem device
-  const Result<LeaseInfo> info = (*lease)->info();
-  if (!info.ok() || (info->label != options_.label && !info->label.starts_with(options_.label + "#"))) return;
+  if (!lease.ok() && is_no_lease_of_ours(lease.error()))
+    return {};  // an emptied virtio-mem device stays in QEMU
+  if (!lease.ok()) return lease.error();
+  TERRACE_ASSIGN_OR_RETURN(const LeaseInfo info, (*lease)->info());
+  if (info.label != options_.label && !info.label.starts_with(options_.label + "#")) return {};
   Part part;
   part.lease = std::move(*lease);
-  part.label = info->label;
-  part.leaving = part.lease->state() == LeaseState::revoking;
+  part.label = info.label;
   part.device = name;
   part.dimm = device.value("type", std::string()) == "dimm";
   part.device_bytes = data.value(part.dimm ? "size" : "max-size", uint64_t{0});
-  part.requested_bytes = part.plugged_bytes = data.value("size", uint64_t{0});
-  if (!part.dimm) part.requested_bytes = data.value("requested-size", part.requested_bytes);
+  part.requested_bytes = part.device_bytes;
+  look_at(part, &device);
+  part.leaving = part.requested_bytes == 0;
+  if (part.lease->state() == LeaseState::revoking) {
+    part.leaving = true;
+    part.until_ns = SystemClock().now_ns();
+  }
   parts_.push_back(std::move(part));
+  return {};
 }
 
 void GuestMemory::want(uint64_t bytes) {
   wanted_bytes_ = in_blocks(bytes);
   refusal_.reset();
+  for (Part& part : parts_) {
+    part.grows = true;
+    part.refused_bytes.reset();
+  }
 }
 
 Status GuestMemory::step() {
@@ -102,74 +127,98 @@ Status GuestMemory::step() {
   }
 }
 
-// What the guest has of each part.
+// What the guest has of each part, and what QEMU believes that it should have.
 Status GuestMemory::look() {
-  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json devices,
-                           monitor_.ask("query-memory-devices", nlohmann::json::object()));
+  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json found, devices());
   for (Part& part : parts_) {
-    uint64_t plugged = 0;  // a dimm that is not there any more was given up
-    for (const nlohmann::json& device : devices) {
-      const nlohmann::json data = device.value("data", nlohmann::json::object());
-      if (data.value("id", std::string()) == part.device) plugged = data.value("size", uint64_t{0});
-    }
-    part.plugged_bytes = plugged;
+    const nlohmann::json* seen = nullptr;
+    for (const nlohmann::json& device : found)
+      if (device.value("data", nlohmann::json::object()).value("id", std::string()) == part.device)
+        seen = &device;
+    look_at(part, seen);
   }
-  return {};
+  if (!another_) return {};
+  return Error{ErrorCode::unavailable, 0, guest_where,
+               "the machine was started anew, without the memory that it had"};
+}
+
+void GuestMemory::look_at(Part& part, const nlohmann::json* device) {
+  part.asked = false;
+  if (device == nullptr) {
+    // A device that never came, or a dimm that the guest has given up. QEMU itself removes no virtio-mem device.
+    another_ = another_ || (part.listed && !part.dimm);
+    part.gone = true;
+    part.plugged_bytes = part.requested_bytes = 0;
+    return;
+  }
+  const nlohmann::json data = device->value("data", nlohmann::json::object());
+  part.listed = true;
+  part.plugged_bytes = data.value("size", uint64_t{0});
+  if (!part.dimm) part.requested_bytes = data.value("requested-size", part.requested_bytes);
+}
+
+// How much of what is left to give this part takes; its lease grows first.
+uint64_t GuestMemory::share_of(Part& part, uint64_t left) {
+  if (part.dimm) return left == 0 ? 0 : part.device_bytes;
+  const uint64_t share = std::min(left, part.device_bytes);
+  const uint64_t most = part.lease->bytes() / block_bytes * block_bytes;
+  if (share <= most) return share;
+  if (part.resizable && part.grows) {
+    const Result<LeaseInfo> grown = part.lease->resize(share);
+    if (grown.ok()) return share;
+    part.resizable = grown.error().code != ErrorCode::unsupported;
+    part.grows = false;
+  }
+  return std::max(most, part.requested_bytes);
 }
 
 // Spreads what is wanted over the parts that stay, and adds one for what is left.
 Status GuestMemory::give() {
   uint64_t left = wanted_bytes_;
   for (Part& part : parts_) {
-    if (part.leaving || part.lost) continue;
-    uint64_t share = std::min(left, part.device_bytes);
-    if (part.dimm && share != 0) share = part.device_bytes;
-    if (share > part.lease->bytes()) {
-      const Status grown = grow_lease(part, share);
-      if (!grown.ok()) share = std::max(part.requested_bytes, part.lease->bytes() / block_bytes * block_bytes);
-    }
+    if (!part.stays()) continue;
+    const uint64_t share = share_of(part, left);
     TERRACE_RETURN_IF_ERROR(request(part, share));
     left -= std::min(left, share);
   }
   if (left == 0 || refusal_.has_value()) return {};
   const Result<Part*> part = add_part(in_blocks(left));
-  if (part.ok()) return request(**part, left);
-  if (part.error().code == ErrorCode::unavailable && monitor_.has_ended()) return part.error();
+  if (part.ok()) return request(**part, in_blocks(left));
   refusal_ = part.error();
   return {};
 }
 
 // What leaves is emptied once the rest has what it gets, or when half of its time is over.
 Status GuestMemory::take() {
-  const bool rest_has_it = std::all_of(
-      parts_.begin(), parts_.end(), [](const Part& part) { return part.leaving || part.lost || part.idle(); });
+  const bool rest_has_it =
+      std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return !part.stays() || part.idle(); });
   const uint64_t now_ns = SystemClock().now_ns();
   for (Part& part : parts_) {
-    if (!part.leaving || part.lost) continue;
+    if (!part.leaving || part.lost || part.gone) continue;
     if (rest_has_it || (part.until_ns != 0 && now_ns >= part.until_ns))
       TERRACE_RETURN_IF_ERROR(request(part, 0));
   }
   return {};
 }
 
+// Gives back what the machine was seen to have nothing of, and was not asked to take since.
 void GuestMemory::drop_empty() {
   for (Part& part : parts_)
-    if (!part.leaving && !part.lost && !part.dimm && part.requested_bytes != 0 && part.idle())
+    if (part.stays() && !part.asked && !part.dimm && part.requested_bytes != 0 && part.idle())
       shrink_lease(part);
   for (auto part = parts_.begin(); part != parts_.end();) {
-    if (part->requested_bytes != 0 || part->plugged_bytes != 0) {
+    const bool empty = part->requested_bytes == 0 && part->plugged_bytes == 0 && (!part->dimm || part->gone);
+    if (!empty || part->asked) {
       ++part;
       continue;
     }
     // A virtio-mem device stays in the machine (QEMU 7.2 cannot remove one): empty, it touches nothing.
-    if (part->dimm) (void)monitor_.ask("object-del", {{"id", part->device + "-memory"}});
-    if (!part->lost) {
-      const Status released = part->lease->release();
-      if (!released.ok() && part->lease->state() != LeaseState::lost)
-        say_("lease " + std::to_string(part->lease->id().value) +
-             " could not be given back now, it ends with its TTL: " + released.error().to_string());
-    }
-    say_("the guest has given up lease " + std::to_string(part->lease->id().value) + " (" + part->label + ")");
+    if (part->gone) (void)monitor_.ask("object-del", {{"id", part->device + "-memory"}});
+    const std::string lease = "lease " + std::to_string(part->lease->id().value) + " (" + part->label + ")";
+    const Status released = part->lost ? Status() : part->lease->release();
+    if (!released.ok() && part->lease->state() != LeaseState::lost)
+      say_(lease + " could not be given back now, it ends with its TTL: " + released.error().to_string());
+    say_("the guest has given up " + lease);
     part = parts_.erase(part);
   }
 }
@@ -179,26 +228,31 @@ Result<GuestMemory::Part*> GuestMemory::add_part(uint64_t bytes) {
   wanted.label = next_label();
   wanted.pool = options_.pool;
   wanted.mode = options_.mode;
-  const bool first = parts_.empty();
-  if (first) wanted.wait_ns = options_.wait_ns;
-  wanted.bytes = first ? std::max(bytes, in_blocks(options_.room_bytes)) : bytes;
+  wanted.bytes = parts_.empty() ? std::max(bytes, in_blocks(options_.room_bytes)) : bytes;
   Part part;
   TERRACE_ASSIGN_OR_RETURN(part.lease, session_.grant(wanted));
   part.label = wanted.label;
   part.device = device_prefix + std::to_string(part.lease->id().value);
   part.device_bytes = wanted.bytes;
-  Status plugged;
+  part.asked = true;
   const Result<std::string> path = path_of(*part.lease);
-  plugged = path.ok() ? plug_in(part, *path) : Status(path.error());
-  if (!plugged.ok()) {
+  const Status plugged = path.ok() ? plug_in(part, *path) : Status(path.error());
+  // Without an answer the machine may have taken it: the next look will show.
+  const bool unanswered = !plugged.ok() && plugged.error().code == ErrorCode::unavailable && path.ok();
+  if (!plugged.ok() && !unanswered) {
     (void)part.lease->release();
     return plugged.error();
   }
+  if (part.dimm) part.requested_bytes = part.device_bytes;
+  if (unanswered) {
+    parts_.push_back(std::move(part));
+    return plugged.error();
+  }
+  part.listed = true;
   if (!part.dimm && bytes < part.lease->bytes()) {
     const Result<LeaseInfo> smaller = part.lease->resize(bytes);  // the guest has none of it yet
-    part.resizable = smaller.ok();
+    if (!smaller.ok()) part.resizable = smaller.error().code != ErrorCode::unsupported;
   }
-  if (part.dimm) part.requested_bytes = part.device_bytes;
   say_("the guest gets " + format_size(bytes) + " of lease " + std::to_string(part.lease->id().value) + " (" +
        part.label + ")");
   parts_.push_back(std::move(part));
@@ -212,12 +266,6 @@ Status GuestMemory::plug_in(Part& part, const std::string& path) {
   part.dimm =
       options_.model == GuestModel::dimm || (options_.model == GuestModel::by_kind && S_ISCHR(memory.st_mode));
   const std::string object = part.device + "-memory";
-  const Result<nlohmann::json> made = monitor_.ask("object-add", {{"qom-type", "memory-backend-file"},
-                                                                  {"id", object},
-                                                                  {"size", part.device_bytes},
-                                                                  {"mem-path", path},
-                                                                  {"share", true}});
-  if (!made.ok()) return made.error();
   nlohmann::json device = {{"driver", part.dimm ? "pc-dimm" : "virtio-mem-pci"},
                            {"id", part.device},
                            {"memdev", object},
@@ -229,13 +277,20 @@ Status GuestMemory::plug_in(Part& part, const std::string& path) {
     TERRACE_ASSIGN_OR_RETURN(const std::string bus, free_bus());
     if (!bus.empty()) device["bus"] = bus;
   }
+  const Result<nlohmann::json> made = monitor_.ask("object-add", {{"qom-type", "memory-backend-file"},
+                                                                  {"id", object},
+                                                                  {"size", part.device_bytes},
+                                                                  {"mem-path", path},
+                                                                  {"share", true}});
+  if (!made.ok()) return made.error();
   const Result<nlohmann::json> added = monitor_.ask("device_add", device);
   if (added.ok()) return {};
+  if (added.error().code == ErrorCode::unavailable) return added.error();
   (void)monitor_.ask("object-del", {{"id", object}});
   Error error = added.error();
   error.detail +=
-      "; the machine needs room for it: -m SIZE,slots=8,maxmem=MORE, and on q35 a free pcie-root-port for each "
-      "part";
+      "; the machine has room for further memory with maxmem (and slots, for dimms), and on q35 with an "
+      "empty pcie-root-port for each part";
   return error;
 }
 
@@ -261,66 +316,67 @@ Result<std::string> GuestMemory::path_of(Lease& lease) const {
 }
 
 Status GuestMemory::request(Part& part, uint64_t bytes) {
-  if (part.dimm) {
-    const uint64_t now_ns = SystemClock().now_ns();
-    if (bytes != 0 || (part.requested_bytes == 0 && now_ns - part.asked_ns < ask_again_ns)) return {};
-    if (part.plugged_bytes != 0) {
-      // The guest may be busy with the last time it was asked; it is asked again later.
-      const Result<nlohmann::json> asked = monitor_.ask("device_del", {{"id", part.device}});
-      if (!asked.ok() && asked.error().code == ErrorCode::unavailable) return asked.error();
-    }
-    part.requested_bytes = 0;
-    part.leaving = true;
-    part.asked_ns = now_ns;
-    return {};
-  }
-  if (part.requested_bytes == bytes) return {};
+  if (part.dimm) return bytes == 0 ? request_dimm_back(part) : Status();
+  if (part.requested_bytes == bytes || part.refused_bytes == bytes) return {};
+  part.asked = true;
   const Result<nlohmann::json> asked = monitor_.ask(
       "qom-set",
       {{"path", "/machine/peripheral/" + part.device}, {"property", "requested-size"}, {"value", bytes}});
-  if (!asked.ok()) return asked.error();
-  part.requested_bytes = bytes;
+  if (asked.ok()) {
+    part.requested_bytes = bytes;
+    return {};
+  }
+  if (asked.error().code == ErrorCode::unavailable) return asked.error();
+  part.refused_bytes = bytes;  // the other parts go on
+  refusal_ = asked.error();
   return {};
 }
 
-// Before the guest is offered more than the lease has.
-Status GuestMemory::grow_lease(Part& part, uint64_t bytes) {
-  if (refusal_.has_value() || !part.resizable) return Error{ErrorCode::busy, 0, guest_where, "not now"};
-  const Result<LeaseInfo> grown = part.lease->resize(bytes);
-  part.tried_end = 0;
-  if (grown.ok()) return {};
-  part.resizable = grown.error().code != ErrorCode::unsupported;
-  return grown.error();
+// The guest may be busy with the last time it was asked, or refuse: it is asked again later.
+Status GuestMemory::request_dimm_back(Part& part) {
+  part.leaving = true;
+  part.requested_bytes = 0;
+  const uint64_t now_ns = SystemClock().now_ns();
+  if (part.gone || (part.asked_ns != 0 && now_ns - part.asked_ns < ask_again_ns)) return {};
+  part.asked_ns = now_ns;
+  part.asked = true;
+  const Result<nlohmann::json> asked = monitor_.ask("device_del", {{"id", part.device}});
+  if (!asked.ok() && asked.error().code == ErrorCode::unavailable) return asked.error();
+  return {};
 }
 
 // Gives the lease's end back that the guest has nothing of. Blocks were filled when the guest got them, and are empty
 // again since it gave them up; where the two do not agree (a balloon), nothing is cut off.
 void GuestMemory::shrink_lease(Part& part) {
-  if (!part.resizable || part.lease->bytes() <= part.requested_bytes) return;
+  const uint64_t now_ns = SystemClock().now_ns();
+  if (!part.resizable || part.lease->bytes() <= part.requested_bytes || now_ns < part.cut_after_ns) return;
   const Filled filled = filled_of(part.lease->fd());
   const uint64_t needed = std::max(filled.end, block_bytes);
-  if (filled.bytes != part.plugged_bytes || needed >= part.lease->bytes() || needed == part.tried_end) return;
-  part.tried_end = needed;  // granules may be larger than what is left over
+  if (filled.bytes != part.plugged_bytes || needed >= part.lease->bytes()) return;
+  part.cut_after_ns = now_ns + ask_again_ns;  // granules may be larger than what is left over
   const Result<LeaseInfo> smaller = part.lease->resize(needed);
   if (!smaller.ok()) part.resizable = smaller.error().code != ErrorCode::unsupported;
 }
 
 void GuestMemory::take_away(LeaseId lease, uint64_t until_ns) {
+  const uint64_t now_ns = SystemClock().now_ns();
+  const uint64_t half_ns = until_ns > now_ns ? now_ns + (until_ns - now_ns) / 2 : now_ns;
   for (Part& part : parts_) {
-    if (part.lease->id() != lease || part.leaving) continue;
+    if (part.lease->id() != lease) continue;
     part.leaving = true;
-    const uint64_t now_ns = SystemClock().now_ns();
-    part.until_ns = until_ns > now_ns ? now_ns + (until_ns - now_ns) / 2 : now_ns;
+    part.until_ns = part.until_ns == 0 ? half_ns : std::min(part.until_ns, half_ns);
     refusal_.reset();
   }
 }
 
 Status GuestMemory::replace_all() {
   const size_t before = parts_.size();
-  const uint64_t bytes = in_blocks(wanted_bytes_);
-  if (bytes == 0) return {};
-  TERRACE_ASSIGN_OR_RETURN(Part* const replacement, add_part(bytes));
-  TERRACE_RETURN_IF_ERROR(request(*replacement, bytes));
+  if (std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.leaving; }))
+    return Error{ErrorCode::busy, 0, guest_where,
+                 "the guest has not given up yet what it was asked for before"};
+  if (wanted_bytes_ == 0) return {};
+  const Result<Part*> replacement = add_part(wanted_bytes_);
+  if (!replacement.ok()) return replacement.error();
   for (size_t index = 0; index < before; ++index) parts_[index].leaving = true;
   refusal_.reset();
   return {};
@@ -331,15 +387,35 @@ void GuestMemory::lost(LeaseId lease) {
     if (part.lease->id() == lease) part.lost = true;
 }
 
+void GuestMemory::keep_what_is_there() {
+  for (Part& part : parts_) {
+    if (!part.dimm || !part.leaving || part.until_ns != 0 || part.gone) continue;
+    part.leaving = false;
+    part.requested_bytes = part.device_bytes;
+  }
+  uint64_t bytes = 0;
+  for (const Part& part : parts_)
+    if (part.stays()) bytes += part.plugged_bytes;
+  want(bytes);
+}
+
 bool GuestMemory::settled() const {
   return std::all_of(parts_.begin(), parts_.end(),
-                     [](const Part& part) { return part.idle() && !part.leaving && !part.lost; }) &&
+                     [](const Part& part) {
+                       return part.lost ||
+                              (part.stays() && !part.asked && (part.idle() || part.refused_bytes.has_value()));
+                     }) &&
          (plugged_bytes() >= wanted_bytes_ || refusal_.has_value());
+}
+
+bool GuestMemory::empty() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.lost; });
 }
 
 uint64_t GuestMemory::plugged_bytes() const {
   uint64_t bytes = 0;
-  for (const Part& part : parts_) bytes += part.plugged_bytes;
+  for (const Part& part : parts_)
+    if (!part.lost) bytes += part.plugged_bytes;
   return bytes;
 }
 

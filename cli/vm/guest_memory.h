@@ -29,7 +29,6 @@ struct GuestOptions {
   std::string label;  // of the first part's lease; the others' are label#2, label#3, ...
   std::string pool;
   LeaseMode mode = LeaseMode::exclusive;
-  uint64_t wait_ns = 0;     // of the first lease, in the queue of a full pool
   uint64_t room_bytes = 0;  // up to which the first part can grow; 0: its first size
   GuestModel model = GuestModel::by_kind;
   uint32_t node = 0;             // of the guest
@@ -54,14 +53,18 @@ class GuestMemory {
 
   // The lease must be empty at `until_ns` (of SystemClock): another one is put in its place first, if it can be had.
   void take_away(LeaseId lease, uint64_t until_ns);
-  // All of it must go to other memory. Errors: those of Session::grant(); nothing has changed then.
+  // All of it must go to other memory. Errors: those of Session::grant(), busy; nothing has changed then.
   Status replace_all();
   void lost(LeaseId lease);
+  // The guest did not give all up in time: it should have what it has.
+  void keep_what_is_there();
 
   bool settled() const;  // the guest has what it should, and nothing is on its way out
   uint64_t plugged_bytes() const;
   uint64_t wanted_bytes() const { return wanted_bytes_; }
-  bool empty() const { return parts_.empty(); }
+  bool empty() const;  // but for leases that were lost
+  // The machine was started anew meanwhile: it knows nothing of what it was given.
+  bool machine_is_another() const { return another_; }
   // Why the guest cannot have more; empty: it can.
   const std::optional<Error>& refusal() const { return refusal_; }
   nlohmann::json describe() const;
@@ -75,17 +78,24 @@ class GuestMemory {
     uint64_t requested_bytes = 0;
     uint64_t plugged_bytes = 0;  // that the guest has
     bool dimm = false;
-    bool resizable = true;
+    bool listed = false;  // the machine has shown it; false: whether it took the device is not known
+    bool asked = false;   // since the machine was last looked at
+    bool gone = false;    // the machine has it not, or not any more
     bool leaving = false;
     bool lost = false;
-    uint64_t until_ns = 0;   // leaving: when it must be empty; 0: no such time
-    uint64_t asked_ns = 0;   // dimm: when the guest was last asked to let go
-    uint64_t tried_end = 0;  // to which the lease was last cut
+    bool resizable = true;
+    bool grows = true;                      // until the next want()
+    std::optional<uint64_t> refused_bytes;  // what the machine would not be asked for
+    uint64_t until_ns = 0;  // leaving: when it is asked to go in any case; 0: when the rest has what it gets
+    uint64_t asked_ns = 0;  // dimm: when the guest was last asked to let go
+    uint64_t cut_after_ns = 0;  // when the lease's end may be cut off again
 
     bool idle() const { return plugged_bytes == requested_bytes; }
+    bool stays() const { return !leaving && !lost && !gone; }
   };
 
-  void adopt_device(const nlohmann::json& device);
+  Result<nlohmann::json> devices();
+  Status adopt_device(const nlohmann::json& device);
   Status look();
   Status give();
   Status take();
@@ -94,8 +104,10 @@ class GuestMemory {
   Status plug_in(Part& part, const std::string& path);
   Result<std::string> path_of(Lease& lease) const;
   Result<std::string> free_bus();
+  void look_at(Part& part, const nlohmann::json* device);
   Status request(Part& part, uint64_t bytes);
-  Status grow_lease(Part& part, uint64_t bytes);
+  Status request_dimm_back(Part& part);
+  uint64_t share_of(Part& part, uint64_t left);
   void shrink_lease(Part& part);
   std::string next_label() const;
 
@@ -106,6 +118,7 @@ class GuestMemory {
   std::vector<Part> parts_;
   uint64_t wanted_bytes_ = 0;
   std::optional<Error> refusal_;
+  bool another_ = false;
 };
 
 }  // namespace terrace::cli

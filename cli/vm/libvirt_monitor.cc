@@ -7,9 +7,12 @@
 #include "cli/program/find_program.h"
 #include "cli/program/run_program.h"
 #include "cli/vm/monitor.h"
+#include "core/base/units.h"
 
 namespace terrace::cli {
 namespace {
+
+constexpr uint64_t virsh_ns = 60 * ns_per_s;
 
 // Without the line's end. Errors: unavailable, in virsh's words.
 Result<std::string> ask_virsh(const std::string& virsh, const std::string& connection,
@@ -18,7 +21,7 @@ Result<std::string> ask_virsh(const std::string& virsh, const std::string& conne
   if (!connection.empty()) words = {"--connect", connection};
   words.emplace_back("--quiet");
   words.insert(words.end(), request.begin(), request.end());
-  TERRACE_ASSIGN_OR_RETURN(ProgramOutput output, run_program(virsh, words));
+  TERRACE_ASSIGN_OR_RETURN(ProgramOutput output, run_program(virsh, words, virsh_ns));
   const bool done = WIFEXITED(output.status) && WEXITSTATUS(output.status) == 0;
   std::string& said = done ? output.out : output.err;
   while (!said.empty() && (said.back() == '\n' || said.back() == ' ')) said.pop_back();

@@ -39,7 +39,9 @@ class SocketMonitor final : public Monitor {
   }
 
   Result<nlohmann::json> ask(const std::string& command, const nlohmann::json& arguments) override {
-    const std::string line = nlohmann::json({{"execute", command}, {"arguments", arguments}}).dump() + "\n";
+    const uint64_t id = ++asked_;  // an answer that comes too late is not the next one's
+    const std::string line =
+        nlohmann::json({{"execute", command}, {"arguments", arguments}, {"id", id}}).dump() + "\n";
     for (size_t sent = 0; sent < line.size();) {
       const ssize_t count = ::send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;
@@ -49,7 +51,7 @@ class SocketMonitor final : public Monitor {
     const uint64_t until_ns = SystemClock().now_ns() + answer_ns;
     for (;;) {
       TERRACE_ASSIGN_OR_RETURN(const nlohmann::json document, next_document(until_ns));
-      if (document.contains("return") || document.contains("error")) return answer_of(document, command);
+      if (document.value("id", nlohmann::json()) == id) return answer_of(document, command);
     }
   }
 
@@ -106,6 +108,7 @@ class SocketMonitor final : public Monitor {
 
   UniqueFd socket_;
   std::string received_;
+  uint64_t asked_ = 0;
   bool ended_ = false;
 };
 

@@ -37,7 +37,10 @@ void show_machine(const nlohmann::json& machine) {
                     format_size(part.value("plugged_bytes", uint64_t{0})),
                     format_size(part.value("requested_bytes", uint64_t{0})), part.value("model", ""),
                     part.value("leaving", false) ? "leaves" : "-"});
-  print_table({"machine", "lease", "label", "leased", "guest has", "shall have", "model", ""}, rows);
+  if (rows.empty())
+    print_text(printable(machine.value("label", "")) + " has no leased memory\n");
+  else
+    print_table({"machine", "lease", "label", "leased", "guest has", "shall have", "model", ""}, rows);
 }
 
 Status list_machines(Context& context) {
@@ -62,7 +65,10 @@ Status list_machines(Context& context) {
                     format_size(machine.value("wanted_bytes", uint64_t{0})),
                     machine.value("settled", false) ? "settled" : "changing"});
   }
-  print_table({"machine", "leased", "guest has", "shall have", "state"}, rows);
+  if (rows.empty())
+    print_text("no machines with leased memory\n");
+  else
+    print_table({"machine", "leased", "guest has", "shall have", "state"}, rows);
   return {};
 }
 
@@ -89,13 +95,11 @@ void add_vm_memory_options(Command verb, VmArguments& arguments) {
   KeeperOptions& keeper = arguments.keeper;
   add_label(verb, keeper.guest.label);
   add_size_option(verb, "--size", keeper.bytes, "Leased memory of the guest, in blocks of 128M");
-  add_size_option(verb, "--max", keeper.guest.room_bytes,
-                  "Up to which its first lease can grow; beyond, further leases are taken (default: --size)");
+  add_size_option(
+      verb, "--max", keeper.guest.room_bytes,
+      "Up to which its first lease can grow, free now; beyond, further leases are taken (default: --size)");
   verb.add_option("--pool", keeper.guest.pool, "Where from; may be left out where there is only one pool")
       .type_name("POOL");
-  add_duration_option(
-      verb, "--wait", keeper.guest.wait_ns,
-      "Wait for the first lease in the queue of a full pool, at most so long (default: not at all)");
   verb.add_option("--mode", arguments.mode, "Who may have the leases besides this command (default exclusive)")
       .one_of({vm_modes[0].first, vm_modes[1].first});
   verb.add_option(

@@ -41,12 +41,13 @@ Status attach(Context& context, AttachArguments& arguments) {
   }
   const UniqueFd signals = attach_signals();
   if (!signals.valid()) return os_error(errno, attach_verb, "cannot wait for signals");
+  // The label first: QEMU's monitor serves one at a time.
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<VmKeeper> keeper,
+                           VmKeeper::make(context, arguments.vm.keeper));
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Monitor> monitor,
                            arguments.domain.empty()
                                ? connect_monitor(arguments.monitor, monitor_ns, attach_verb)
                                : libvirt_monitor(arguments.connection, arguments.domain, attach_verb));
-  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<VmKeeper> keeper,
-                           VmKeeper::make(context, arguments.vm.keeper));
   TERRACE_RETURN_IF_ERROR(keeper->start(std::move(monitor)));
   return keeper->run(signals.get());
 }

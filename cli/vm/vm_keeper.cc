@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t request_bytes_max = 4096;
 constexpr size_t clients_max = 32;
+constexpr uint64_t request_ns = 10 * ns_per_s;  // for a client to say what it wants
 constexpr int quiet_wait_ms = 1000;
 
 uint64_t vm_now_ns() {
@@ -37,29 +38,31 @@ std::string guest_has(const GuestMemory& memory) {
 
 Result<std::unique_ptr<VmKeeper>> VmKeeper::make(const Context& context, KeeperOptions options) {
   TERRACE_RETURN_IF_ERROR(on_this_machine(context, options.where));
+  TERRACE_ASSIGN_OR_RETURN(const std::string folder, vm_folder(options.where));
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd lock, lock_vm(folder, options.guest.label, options.where));
   SessionOptions wanted;
   wanted.socket_path = context.socket_path;
   wanted.client_name = options.where;
   wanted.call_timeout_ns = context.call_timeout_ns;
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::connect(wanted));
-  TERRACE_ASSIGN_OR_RETURN(const std::string folder, vm_folder(options.where));
   std::string path = vm_socket_path(folder, options.guest.label);
   TERRACE_ASSIGN_OR_RETURN(UniqueFd listening, listen_at(path, options.where));
   UniqueFd woken(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!woken.valid()) return os_error(errno, options.where, "cannot wait");
   return std::unique_ptr<VmKeeper>(new VmKeeper(std::move(session), std::move(options), std::move(path),
-                                                std::move(listening), std::move(woken)));
+                                                std::move(lock), std::move(listening), std::move(woken)));
 }
 
 VmKeeper::VmKeeper(std::unique_ptr<Session> session, KeeperOptions options, std::string socket_path,
-                   UniqueFd listening, UniqueFd woken)
+                   UniqueFd lock, UniqueFd listening, UniqueFd woken)
     : session_(std::move(session)),
       options_(std::move(options)),
       socket_path_(std::move(socket_path)),
+      lock_(std::move(lock)),
       listening_(std::move(listening)),
       woken_(std::move(woken)) {
   session_->on_notice([this](const LeaseNotice& notice) {
-    const MutexLock lock(mutex_);
+    const MutexLock held(mutex_);
     told_.push_back({notice, vm_now_ns()});
     const uint64_t one = 1;
     (void)!::write(woken_.get(), &one, sizeof(one));
@@ -89,8 +92,8 @@ Status VmKeeper::start(std::unique_ptr<Monitor> monitor) {
   return {};
 }
 
-void VmKeeper::stop() {
-  stopped_ = true;
+void VmKeeper::end_within(uint64_t ns) {
+  end_by_ns_ = vm_now_ns() + ns;
   const uint64_t one = 1;
   (void)!::write(woken_.get(), &one, sizeof(one));
 }
@@ -134,8 +137,8 @@ void VmKeeper::obey(Client& client, const nlohmann::json& request) {
     return refuse(client,
                   Error{ErrorCode::busy, 0, options_.where, "another change of this machine is under way"});
   const uint64_t until_ns = vm_now_ns() + request.value("timeout_ns", 60 * ns_per_s);
+  before_bytes_ = memory_->wanted_bytes();
   if (act == "resize") {
-    before_bytes_ = memory_->wanted_bytes();
     memory_->want(request.value("bytes", before_bytes_));
   } else if (act == "move") {
     const Status replaced = memory_->replace_all();
@@ -158,8 +161,11 @@ void VmKeeper::detach_within(uint64_t until_ns) {
 void VmKeeper::serve(Client& client) {
   char bytes[1024];
   const ssize_t count = ::recv(client.socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (count <= 0 || client.received.size() > request_bytes_max) return client.socket.reset();
+  const bool nothing_yet = count < 0 && (errno == EAGAIN || errno == EINTR);
+  const bool too_late = !client.waits && vm_now_ns() >= client.until_ns;
+  if (too_late || (count <= 0 && !nothing_yet) || client.received.size() > request_bytes_max)
+    return client.socket.reset();
+  if (nothing_yet) return;
   client.received.append(bytes, static_cast<size_t>(count));
   const size_t end = client.received.find('\n');
   if (end == std::string::npos || client.waits) return;
@@ -194,8 +200,8 @@ void VmKeeper::answer_settled() {
 void VmKeeper::look_at_signals(int signals) {
   signalfd_siginfo info;
   while (signals >= 0 && ::read(signals, &info, sizeof(info)) == sizeof(info)) {
-    stopped_ = true;
     ++signals_seen_;
+    if (signals_seen_ == 1 && !detaching_) detach_within(vm_now_ns() + options_.detach_ns);
   }
 }
 
@@ -203,12 +209,14 @@ void VmKeeper::accept_clients() {
   while (clients_.size() < clients_max) {
     UniqueFd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) return;
-    clients_.push_back({.socket = std::move(socket), .received = {}, .waits = false, .until_ns = 0});
+    clients_.push_back(
+        {.socket = std::move(socket), .received = {}, .waits = false, .until_ns = vm_now_ns() + request_ns});
   }
 }
 
 void VmKeeper::wait(int signals) {
-  std::vector<pollfd> waits = {{.fd = listening_.get(), .events = POLLIN, .revents = 0},
+  const int listening = clients_.size() < clients_max ? listening_.get() : -1;
+  std::vector<pollfd> waits = {{.fd = listening, .events = POLLIN, .revents = 0},
                                {.fd = woken_.get(), .events = POLLIN, .revents = 0},
                                {.fd = monitor_->descriptor(), .events = POLLIN, .revents = 0},
                                {.fd = signals, .events = POLLIN, .revents = 0}};
@@ -240,8 +248,12 @@ Status VmKeeper::run(int signals) {
                    guest_has(*memory_) +
                        ". Nobody renews its leases now: the machine gets SIGBUS when they expire. "
                        "The same command without --size takes over"};
-    if (stopped_.exchange(false) && !detaching_) detach_within(vm_now_ns() + options_.detach_ns);
+    if (end_by_ns_ != 0 && vm_now_ns() >= end_by_ns_) {
+      say_of_lease("the program has ended, its machine runs on: nobody renews its leases any more");
+      return {};
+    }
     const Status stepped = memory_->step();
+    if (!stepped.ok() && (monitor_->has_ended() || memory_->machine_is_another())) return {};
     if (!stepped.ok()) note_trouble(stepped.error());
     answer_settled();
     if (!detaching_) continue;
@@ -252,7 +264,7 @@ Status VmKeeper::run(int signals) {
       detaching_ = false;
       say_of_lease("the guest keeps " + format_size(memory_->plugged_bytes()) + ", so its leases are held on" +
                    (signals_seen_ != 0 ? "; a further signal ends this command all the same" : ""));
-      memory_->want(memory_->plugged_bytes());
+      memory_->keep_what_is_there();
     }
   }
 }

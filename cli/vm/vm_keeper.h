@@ -3,7 +3,7 @@
 // give way to a revoke, answer `resize`, `move`, `detach` and `show`.
 //
 // Ownership Has the session, the monitor, and the leases of the machine.
-// Threads   run() is one thread's; notices come on the session's; stop() any.
+// Threads   run() is one thread's; notices come on the session's; end_within() any.
 #pragma once
 
 #include <atomic>
@@ -31,32 +31,33 @@ struct KeeperOptions {
 
 class VmKeeper {
  public:
-  // Connects to the manager and takes the control socket. Errors: as Session's and listen_at().
+  // Takes the label among this user's machines, and connects to the manager. Errors: as Session's and lock_vm()'s.
   static Result<std::unique_ptr<VmKeeper>> make(const Context& context, KeeperOptions options);
   ~VmKeeper();
 
   // Plugs the first part in, or takes over what is there. Errors: why the machine has no memory of the manager's.
   Status start(std::unique_ptr<Monitor> monitor);
-  // Until the machine has ended, or stop() and the guest has let go. `signals`: read by it; the first is a stop(), a
-  // second one ends it at once. -1: none.
-  // Errors    busy   it was stopped, and the guest has not let go: it holds on, for nobody renews otherwise
+  // Until the machine has ended, or the guest has let go of all. `signals`: read by it; the first has the guest let go,
+  // a second one ends it at once. -1: none.
+  // Errors    busy   a second signal came, and the guest still has memory that nobody renews then
   Status run(int signals);
-  void stop();
+  // The machine should end by itself now; run() waits `ns` at most for it.
+  void end_within(uint64_t ns);
 
  private:
   struct Client {
     UniqueFd socket;
     std::string received;
-    bool waits = false;
-    uint64_t until_ns = 0;
+    bool waits = false;     // for the guest
+    uint64_t until_ns = 0;  // when it is sent away
   };
   struct Told {
     LeaseNotice notice;
     uint64_t at_ns = 0;
   };
 
-  VmKeeper(std::unique_ptr<Session> session, KeeperOptions options, std::string socket_path, UniqueFd listening,
-           UniqueFd woken);
+  VmKeeper(std::unique_ptr<Session> session, KeeperOptions options, std::string socket_path, UniqueFd lock,
+           UniqueFd listening, UniqueFd woken);
   void take_notices();
   void serve(Client& client);
   void obey(Client& client, const nlohmann::json& request);
@@ -72,8 +73,9 @@ class VmKeeper {
   std::unique_ptr<Session> session_;
   const KeeperOptions options_;
   const std::string socket_path_;
+  const UniqueFd lock_;
   const UniqueFd listening_;
-  const UniqueFd woken_;  // eventfd: a notice, or stop()
+  const UniqueFd woken_;  // eventfd: a notice, or end_within()
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<GuestMemory> memory_;
   std::vector<Client> clients_;
@@ -82,7 +84,7 @@ class VmKeeper {
   uint64_t detach_until_ns_ = 0;
   uint32_t signals_seen_ = 0;
   std::string last_trouble_;
-  std::atomic<bool> stopped_{false};
+  std::atomic<uint64_t> end_by_ns_{0};  // 0: no such time
   Mutex mutex_;
   std::vector<Told> told_ TERRACE_GUARDED_BY(mutex_);
 };

@@ -45,9 +45,8 @@ bool has_word(const std::vector<std::string>& words, std::string_view wanted) {
 
 bool is_q35(const std::vector<std::string>& words) {
   for (size_t index = 0; index + 1 < words.size(); ++index)
-    if ((words[index] == "-M" || words[index] == "-machine") &&
-        words[index + 1].find("q35") != std::string::npos)
-      return true;
+    for (const char* option : {"-M", "--M", "-machine", "--machine"})
+      if (words[index] == option && words[index + 1].find("q35") != std::string::npos) return true;
   return false;
 }
 
@@ -58,6 +57,9 @@ Status check_words(const std::vector<std::string>& words) {
                    std::string(own) +
                        ": this command says it itself: --ddr is the machine's own memory (node 0), "
                        "--size the leased one (node 1)"};
+  if (has_word(words, "-daemonize"))
+    return Error{ErrorCode::invalid_argument, 0, vm_run_verb,
+                 "-daemonize: this command stays with its machine"};
   return {};
 }
 
@@ -133,7 +135,10 @@ Status run_machine(Context& context, VmRunArguments& arguments, int* failure) {
       if (!kept.ok()) say_of_lease(kept.error().to_string());
     });
   context.exit_code = supervisor.wait(nothing);
-  if (keeping.joinable()) keeping.join();
+  if (keeping.joinable()) {
+    keeper->end_within(10 * ns_per_s);
+    keeping.join();
+  }
   ::unlink(path.c_str());
   return begun;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/vm/vm_socket.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -117,12 +119,21 @@ std::vector<std::string> vm_labels(const std::string& folder) {
   return labels;
 }
 
+Result<UniqueFd> lock_vm(const std::string& folder, const std::string& label, const char* where) {
+  const std::string path =
+      folder + "/" + file_name_of(label) + ".lock";  // stays: a removed one could be locked twice
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.valid()) return os_error(errno, where, "cannot open " + path);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno != EWOULDBLOCK) return os_error(errno, where, "cannot lock " + path);
+  return Error{.code = ErrorCode::already_exists,
+               .where = where,
+               .detail = "another command keeps a machine's memory under the label '" + label +
+                         "'; 'terrace vm show' asks it, 'terrace vm detach' ends it"};
+}
+
 Result<UniqueFd> listen_at(const std::string& path, const char* where) {
   TERRACE_ASSIGN_OR_RETURN(const sockaddr_un address, address_of(path, where));
-  if (connect_to(path, where).ok())
-    return Error{.code = ErrorCode::already_exists,
-                 .where = where,
-                 .detail = "another command keeps a machine's memory under this label (" + path + ")"};
   ::unlink(path.c_str());  // of one that was killed
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid() ||

@@ -24,7 +24,11 @@ std::string vm_monitor_path(const std::string& folder, const std::string& label)
 // The labels whose keepers have a socket there; some may have ended.
 std::vector<std::string> vm_labels(const std::string& folder);
 
-// Errors    already_exists   another keeper answers there
+// The right to keep the machine with that label, as long as the descriptor is open.
+// Errors    already_exists   another keeper has it
+Result<UniqueFd> lock_vm(const std::string& folder, const std::string& label, const char* where);
+
+// In the place of a socket that an earlier keeper left; the caller has the lock.
 Result<UniqueFd> listen_at(const std::string& path, const char* where);
 
 // Sends a request to the keeper of `label` and waits for the answer, for as long as it takes.

@@ -69,6 +69,8 @@ class WithGuest(unittest.TestCase):
         self.image = Image(self.t.directory)
 
     def vm(self, *arguments, **options):
+        if arguments[0] in ("resize", "move", "detach") and "--timeout" not in arguments:
+            arguments += ("--timeout", f"{PATIENCE_S}s")
         return self.t.cli("vm", *arguments, env=self.environment, timeout=2 * PATIENCE_S, **options)
 
     def popen(self, *command):
@@ -156,7 +158,7 @@ class Runs(WithGuest):
                 stream.sendall(garbage)
         self.wait_settled(128, shell)
         shell.run("umount /far")
-        self.vm("detach", "guest", "--timeout", f"{PATIENCE_S}s")
+        self.vm("detach", "guest")
         self.assertFalse(self.t.leases())
         self.vm("resize", "guest", "128M")  # it can have some again
         self.wait_settled(128, shell)
@@ -164,7 +166,7 @@ class Runs(WithGuest):
         self.assertEqual(process.wait(PATIENCE_S), 0)
         wait_until(lambda: not self.t.leases(), PATIENCE_S, "the leases go with the machine")
         self.t.check_invariants()
-        self.assertEqual(list(self.folder.glob("guest*")), [])
+        self.assertEqual([path.name for path in self.folder.glob("guest*")], ["guest.lock"])
 
     def test_it_runs_on_over_a_drain_a_restart_and_a_revoke(self):
         process, shell = self.run_vm(size="256M")
@@ -208,14 +210,19 @@ class Runs(WithGuest):
         self.wait_settled(512, shell)
         shell.fill(FIRST, LAST)
         shell.run("cd /sys/bus/virtio/drivers/virtio_mem; for one in virtio*; do echo $one >unbind; done; cd /")
-        self.t.cli("lease", "grant", "--pool", "p", "--size", "400M", "--label", "full")
         refused = self.vm("resize", "guest", "128M", "--timeout", "3s", check=False)
         self.assertEqual(refused.json["error"]["code"], "busy", refused)
+        self.vm("resize", "guest", "512M")
+        refused = self.vm("move", "guest", "--timeout", "3s", check=False)  # it takes no other memory, either
+        self.assertIn("did not follow in time", refused.json["error"]["message"])
+        refused = self.vm("move", "guest", "--timeout", "3s", check=False)
+        self.assertIn("has not given up yet", refused.json["error"]["message"])
+        self.assertEqual(self.labels(), ["guest", "guest#2"])
         refused = self.vm("detach", "guest", "--timeout", "3s", check=False)
         self.assertEqual(refused.json["error"]["code"], "busy", refused)
         self.check_bytes(shell, "guest")
         self.t.cli("lease", "revoke", "guest", "--grace", "5s", "--reason", "drill")
-        wait_until(lambda: self.labels() == ["full"], PATIENCE_S, "the lease ends")
+        wait_until(lambda: "guest" not in self.labels(), PATIENCE_S, "the lease ends")
         with self.assertRaises((AssertionError, OSError)):
             shell.sum()  # it reads what it has no more
         self.assertEqual(process.wait(PATIENCE_S), 128 + signal.SIGBUS)
@@ -233,9 +240,9 @@ class Attached(WithGuest):
                              "-qmp", f"unix:{self.folder}/monitor,server=on,wait=off")
         return process, self.shell(process)
 
-    def attach(self, *options, to=None):
+    def attach(self, *options, to=None, mode="shared_coherent"):
         process = self.popen(self.t.terrace, "vm", "attach", "guest", *(to or ("--qmp", str(self.folder / "monitor"))), "--mode",
-                             "shared_coherent", *options)
+                             mode, *options)
 
         def there():
             if process.poll() is not None:
@@ -246,22 +253,22 @@ class Attached(WithGuest):
 
     def test_another_takes_over_from_a_keeper_that_was_killed(self):
         machine, shell = self.machine()
-        keeper = self.attach("--size", "256M")
+        keeper = self.attach("--size", "256M", mode="exclusive")
         self.wait_settled(256, shell)
         shell.fill(FIRST, LAST)
         keeper.kill()
         keeper.wait()
-        self.check_bytes(shell)
-        keeper = self.attach()
+        keeper = self.attach(mode="exclusive")
         self.wait_settled(256, shell)
-        self.check_bytes(shell, "guest")
+        self.check_bytes(shell)
         second = self.t.run(self.t.terrace, "vm", "attach", "guest", "--qmp", str(self.folder / "monitor"), "--size", "128M",
                             env=self.environment, check=False, timeout=PATIENCE_S)
-        self.assertNotEqual(second.code, 0)
+        self.assertEqual(second.code, 7, second)
+        self.assertIn("another command keeps a machine's memory under the label 'guest'", second.err)
         self.vm("resize", "guest", "128M")
         self.wait_settled(128, shell)
         shell.run("umount /far")
-        self.vm("detach", "guest", "--timeout", f"{PATIENCE_S}s")
+        self.vm("detach", "guest")
         self.assertEqual(keeper.wait(PATIENCE_S), 0)
         self.assertFalse(self.t.leases())
         self.assertEqual(shell.far_bytes(), 0)

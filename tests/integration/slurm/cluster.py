@@ -59,7 +59,6 @@ MinJobAge=300
 InactiveLimit=0
 MaxArraySize=1001
 SlurmdParameters=config_overrides
-Licenses=terrace_gib:64
 {more}
 NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO

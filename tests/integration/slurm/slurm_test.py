@@ -35,6 +35,7 @@ FILLS = ("import os,sys,time\nb = bytearray(48 << 20)\nfor i in range(0, len(b),
 
 class WithSlurm(unittest.TestCase):
     more_words, daemon_args = "", ()
+    devices = {"a": "128M", "b": "128M"}
 
     @classmethod
     def setUpClass(cls):
@@ -42,7 +43,7 @@ class WithSlurm(unittest.TestCase):
         if reason:
             raise unittest.SkipTest(reason)
         plugin = os.environ.get("TERRACE_SLURM_PLUGIN") or find_binary("bindings/slurm/terrace_spank.so")
-        cls.t = Harness(name="slurm", devices={"a": "128M", "b": "128M"}, daemon_args=["--allow-unmapped-uids"])
+        cls.t = Harness(name="slurm", devices=cls.devices, daemon_args=["--allow-unmapped-uids"])
         cls.addClassCleanup(cls.t.close)
         cls.t.start()
         cls.t.create_pool("p")
@@ -310,6 +311,59 @@ class Away(WithSlurm):
         self.assertEqual(len(self.t.leases()), 1)
         self.stop.touch()
         self.assertEqual(running.wait(60), 0)
+
+
+class Licenses(WithSlurm):
+    """bindings/slurm/terrace-slurm-licenses, by which jobs wait in Slurm's queue, not in vain for memory."""
+    devices = {"a": "2G", "b": "1G"}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.file = cls.slurm.directory / "licenses"
+        with (cls.slurm.directory / "slurm.conf").open("a") as conf:
+            conf.write(f"Include {cls.file}\n")
+        cls.file.write_text("Licenses=matlab:5\n")
+
+    def follow(self, *words, code=0, **more):
+        program = harness.REPOSITORY / "bindings/slurm/terrace-slurm-licenses"
+        return self.slurm.run("sh", program, "--others", "matlab:5", *words, self.file, code=code,
+                              env={"TERRACE": self.t.terrace, "TERRACE_SOCKET": str(self.t.socket), **more})
+
+    def shown(self):
+        said = self.slurm.run("scontrol", "-o", "show", "licenses").stdout
+        return dict(re.findall(r"LicenseName=(\w+) Total=(\d+)", said))
+
+    def test_it_follows_the_pools(self):
+        self.assertEqual(self.follow().stdout, "Licenses=matlab:5,terrace_gib:3\n")
+        wait_until(lambda: self.shown() == {"matlab": "5", "terrace_gib": "3"}, 60, "slurmctld has it")
+        self.assertEqual(self.follow().stdout, "", "nothing has changed")
+        running = self.slurm.start("srun", "-Q", "-L", "terrace_gib:2", "--terrace-mode=env", "--terrace=2G", *self.waits())
+        self.addCleanup(running.communicate)
+        wait_until(self.t.leases, 120, "a lease")
+        self.assertEqual(self.follow().stdout, "", "what jobs have counts as theirs")
+        queued = self.slurm.submit("-L", "terrace_gib:2", "--terrace-mode=env", "--terrace=2G", self.script("exit 0\n"))
+        time.sleep(3)
+        self.assertEqual(self.slurm.state(queued), ["PENDING"])
+        self.t.cli("lease", "grant", "--pool", "p", "--size", "1G", "--persistent", "--label", "not-slurm-1")
+        self.assertEqual(self.follow().stdout, "Licenses=matlab:5,terrace_gib:2\n")
+        self.t.cli("lease", "release", "not-slurm-1")
+        self.assertEqual(self.follow().stdout, "Licenses=matlab:5,terrace_gib:3\n")
+        self.stop.touch()
+        self.assertEqual(running.wait(60), 0)
+        self.slurm.wait_state(queued, "COMPLETED")
+
+    def test_what_fails_changes_nothing(self):
+        self.follow()
+        before = self.file.read_text()
+        self.assertIn("no pool q", self.follow("--pool", "q", code=1).stderr)
+        self.assertIn("no daemon answers", self.follow(code=1, TERRACE_SOCKET="/nowhere/s").stderr)
+        self.assertIn("whole seconds", self.follow("--every", "soon", code=2).stderr)
+        self.assertEqual(self.file.read_text(), before)
+        self.t.cli("lease", "grant", "--pool", "p", "--size", "1G", "--label", "other")
+        self.follow("--pool", "p", code=1, SLURM_CONF="/nowhere/slurm.conf")  # slurmctld cannot be told
+        self.assertEqual(self.follow("--pool", "p").stdout, "Licenses=matlab:5,terrace_gib:2\n", "it is told the next time")
+        self.t.cli("lease", "release", "other")
 
 
 class Storm(WithSlurm):
