@@ -2,5 +2,6 @@
 """All engines, by name. A new one is a file beside this one and a line here."""
 
 from devlib.engines.llama import LLAMA
+from devlib.engines.wheel import WHEEL
 
-ENGINES = {engine.name: engine for engine in (LLAMA,)}
+ENGINES = {engine.name: engine for engine in (LLAMA, WHEEL)}

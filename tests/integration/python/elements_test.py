@@ -3,6 +3,7 @@
 
 import importlib.util
 import math
+import mmap
 import multiprocessing
 import pickle
 import unittest
@@ -219,7 +220,7 @@ class Processes(models_base.Served):
         space.create("block", (4,), "float32")
         with self.assertRaisesRegex(terrace.NotFound, "another one of its name"):
             pickle.loads(text)
-        plain = bytearray(16 * MIB)
+        plain = mmap.mmap(-1, 16 * MIB)  # a bytearray may begin anywhere
         terrace.TensorSpace.format(plain)
         with self.assertRaisesRegex(TypeError, "no lease's"):
             pickle.dumps(terrace.TensorSpace(plain, own=False))

@@ -14,7 +14,8 @@ from terrace_harness import Harness, wait_until  # noqa: E402,F401
 
 if "--build-dir" in sys.argv:
     os.environ["TERRACE_BUILD_DIR"] = sys.argv[sys.argv.index("--build-dir") + 1]
-sys.path.insert(0, str(harness.build_directory() / "bindings/python"))
+if not os.environ.get("TERRACE_PYTHON_INSTALLED"):  # else: the package that this Python has
+    sys.path.insert(0, str(harness.build_directory() / "bindings/python"))
 import terrace  # noqa: E402
 
 try:
