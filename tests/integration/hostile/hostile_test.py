@@ -43,6 +43,9 @@ RATIO_MAX, RATIO_MAX_ALL = 3, 5
 # Where more is known to be needed, and why: docs/design/0027-shares.md ("What remains").
 RATIO_MAX_OF = {"swarm": 10, "truncated": 10}
 FLOOR_US = 3000
+# What hearing the others takes does not get less where the quiet daemon is faster: a millisecond before each message, of
+# which a connection with its first grant has four. Twice that.
+FLOOR_US_OF = {"swarm": 8000, "truncated": 8000}
 MEASURED = ("grant_us", "renew_us", "connect_us")
 # A sanitized build is several times slower and larger; only what does not depend on that is asked of it.
 
@@ -198,9 +201,10 @@ class Hostile(unittest.TestCase):
               f", of {under['grant_us']['count']:.0f}; operator {operator * 1e3:.0f} ms, memory {most >> 20} MiB",
               end="", file=sys.stderr)
         if not self.sanitized:
+            floor_us = FLOOR_US_OF.get(kinds[0], FLOOR_US) if len(kinds) == 1 else FLOOR_US
             self.assertLess(most, RSS_MAX)
             for what in MEASURED:
-                bound = max(ratio_max * before[what]["p99"], FLOOR_US)
+                bound = max(ratio_max * before[what]["p99"], floor_us)
                 self.assertLessEqual(under[what]["p99"], bound, f"{what} p99; quiet it is {before[what]['p99']:.0f}")
         self.check_survived(pid)
 
