@@ -10,10 +10,9 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "scripts"))
 from qemu import kernel as kernels  # noqa: E402
 from qemu.cpio import Archive  # noqa: E402
-from qemu.skip import Skip  # noqa: E402
+from qemu.skip import Skip, need_busybox  # noqa: E402
 
 QEMU = "qemu-system-x86_64"
-BUSYBOX = "/bin/busybox"
 PATIENCE_S = 180  # instructions are emulated, and the machine may be busy
 # Memory is put online as it comes, where it can be taken away again. Commands come over the second serial port.
 WORDS = "console=ttyS0 quiet panic=-1 no_timer_check memhp_default_state=online_movable"
@@ -34,10 +33,10 @@ while read -r line; do eval "$line"; done
 
 def why_not():
     """Why no guest can be started here; empty: one can."""
-    for program in (QEMU, BUSYBOX):
-        if shutil.which(program) is None:
-            return f"{program} is not installed"
+    if shutil.which(QEMU) is None:
+        return f"{QEMU} is not installed"
     try:
+        need_busybox()
         kernels.find()
     except Skip as skip:
         return str(skip)
@@ -53,7 +52,7 @@ class Image:
         for name in ("proc", "sys", "dev", "sbin"):
             archive.folder(name)
         archive.device("dev/console", 5, 1)
-        archive.file("bin/busybox", pathlib.Path(BUSYBOX).read_bytes(), 0o755)
+        archive.file("bin/busybox", pathlib.Path(need_busybox()).read_bytes(), 0o755)
         archive.link("bin/sh", "busybox")
         archive.file("init", INIT, 0o755)
         listed = []
