@@ -2,6 +2,7 @@
 """All engines, by name. A new one is a file beside this one and a line here."""
 
 from devlib.engines.llama import LLAMA
+from devlib.engines.mooncake import MOONCAKE
 from devlib.engines.wheel import WHEEL
 
-ENGINES = {engine.name: engine for engine in (LLAMA, WHEEL)}
+ENGINES = {engine.name: engine for engine in (LLAMA, MOONCAKE, WHEEL)}
