@@ -147,6 +147,8 @@ void GuestMemory::look_at(Part& part, const nlohmann::json* device) {
   if (device == nullptr) {
     // A device that never came, or a dimm that the guest has given up. QEMU itself removes no virtio-mem device.
     another_ = another_ || (part.listed && !part.dimm);
+    if (part.listed && part.stays())
+      wanted_bytes_ -= std::min(wanted_bytes_, part.device_bytes);  // it wanted less
     part.gone = true;
     part.plugged_bytes = part.requested_bytes = 0;
     return;
@@ -297,13 +299,16 @@ Status GuestMemory::plug_in(Part& part, const std::string& path) {
 // A port that a device can be plugged into while the machine runs; empty: QEMU finds a place, or says why not.
 Result<std::string> GuestMemory::free_bus() {
   TERRACE_ASSIGN_OR_RETURN(const nlohmann::json buses, monitor_.ask("query-pci", nlohmann::json::object()));
+  std::string found;
   for (const nlohmann::json& bus : buses)
     for (const nlohmann::json& device : bus.value("devices", nlohmann::json::array())) {
       const std::string name = device.value("qdev_id", std::string());
       if (!device.contains("pci_bridge") || name.empty()) continue;
-      if (device["pci_bridge"].value("devices", nlohmann::json::array()).empty()) return name;
+      if (!device["pci_bridge"].value("devices", nlohmann::json::array()).empty()) continue;
+      if (name.starts_with(vm_port_prefix)) return name;  // made for this by `terrace vm run`
+      if (found.empty()) found = name;
     }
-  return std::string();
+  return found;
 }
 
 // The machine opens the memory by a path, as its own user.

@@ -15,6 +15,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/vm/monitor.h"
@@ -22,6 +23,9 @@
 #include "terrace/session.h"
 
 namespace terrace::cli {
+
+// Of the ports that `terrace vm run` gives its machines.
+inline constexpr std::string_view vm_port_prefix = "terrace-port";
 
 enum class GuestModel : uint8_t { by_kind, virtio_mem, dimm };
 

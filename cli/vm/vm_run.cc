@@ -74,7 +74,7 @@ std::vector<std::string> machine_command(const VmRunArguments& arguments, const 
   add({"-numa", "node,nodeid=0,memdev=terrace-ddr", "-numa", "node,nodeid=1"});
   add({"-qmp", "unix:" + monitor + ",server=on,wait=off"});
   for (uint32_t port = 0; is_q35(words) && port < parts_max; ++port)
-    add({"-device", "pcie-root-port,id=terrace-port" + std::to_string(port) +
+    add({"-device", "pcie-root-port,id=" + std::string(vm_port_prefix) + std::to_string(port) +
                         ",chassis=" + std::to_string(200 + port) + ",slot=" + std::to_string(port)});
   if (!has_word(words, "-S")) add({"-S"});
   return words;
