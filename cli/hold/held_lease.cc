@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/hold/held_lease.h"
 
+#include <sys/signalfd.h>
+
+#include <csignal>
 #include <cstdio>
 
 #include "cli/terminal/manager_place.h"
@@ -32,6 +35,14 @@ Result<std::shared_ptr<Lease>> grant(Session& session, const HoldArguments& argu
 }
 
 }  // namespace
+
+UniqueFd ending_signals() {
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, number);
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  return UniqueFd(::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
+}
 
 void say_of_lease(const std::string& text) {
   const std::string line = "terrace: " + escaped(text) + "\n";

@@ -13,6 +13,7 @@
 #include "cli/terminal/command_line.h"
 #include "cli/terminal/output.h"
 #include "core/base/result.h"
+#include "core/base/unique_fd.h"
 #include "terrace/session.h"
 
 namespace terrace::cli {
@@ -56,6 +57,9 @@ class HeldLease {
   std::string label_;
   bool granted_;
 };
+
+// SIGINT, SIGTERM and SIGHUP as a descriptor, for a command that holds until it is told to end. Before any thread exists.
+UniqueFd ending_signals();
 
 // A line on stderr, "terrace: ...".
 void say_of_lease(const std::string& text);

@@ -2,12 +2,10 @@
 // `terrace lease hold`: keeps a lease for scripts, until it is told to stop.
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -27,15 +25,6 @@ struct HoldingArguments {
   bool until_input_ends = false;
   uint32_t pid = 0;
 };
-
-// The signals that end it, as a descriptor. Before any thread exists.
-UniqueFd ending_signals() {
-  sigset_t ends;
-  ::sigemptyset(&ends);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, number);
-  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
-  return UniqueFd(::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
-}
 
 // A line for programs: one is complete when its end is there.
 void print_line(const nlohmann::json& document) {

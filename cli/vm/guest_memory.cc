@@ -64,7 +64,7 @@ Result<nlohmann::json> GuestMemory::devices() {
   return Error{ErrorCode::corrupt, 0, guest_where, "the machine's monitor names no memory devices"};
 }
 
-Result<uint64_t> GuestMemory::adopt() {
+Status GuestMemory::adopt() {
   TERRACE_ASSIGN_OR_RETURN(const nlohmann::json found, devices());
   try {
     for (const nlohmann::json& device : found) TERRACE_RETURN_IF_ERROR(adopt_device(device));
@@ -73,7 +73,7 @@ Result<uint64_t> GuestMemory::adopt() {
   }
   for (const Part& part : parts_)
     if (part.stays()) wanted_bytes_ += part.requested_bytes;
-  return wanted_bytes_;
+  return {};
 }
 
 Status GuestMemory::adopt_device(const nlohmann::json& device) {

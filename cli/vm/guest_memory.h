@@ -47,8 +47,9 @@ class GuestMemory {
   // Both must outlive it. `say` gets lines for people.
   GuestMemory(Session& session, Monitor& monitor, GuestOptions options, std::function<void(std::string)> say);
 
-  // Takes over what an earlier keeper of this label left in the machine. The bytes that it has.
-  Result<uint64_t> adopt();
+  // Takes over what an earlier keeper of this label left in the machine: the guest should go on having it.
+  // Errors    as Session::attach(): a lease that it has could not be taken over now; unavailable, corrupt
+  Status adopt();
   // How much the guest should have, in blocks; step() works towards it.
   void want(uint64_t bytes);
   // One look at the machine and what follows from it: grants, plugs, unplugs, gives back.

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `terrace vm attach`: gives a machine that runs already leased memory, and keeps it.
-#include <sys/signalfd.h>
-
 #include <cerrno>
-#include <csignal>
 #include <memory>
 
+#include "cli/hold/held_lease.h"
 #include "cli/hold/leased_path.h"
 #include "cli/terminal/verb.h"
 #include "cli/vm/vm_verbs.h"
@@ -22,15 +20,6 @@ struct AttachArguments {
   std::string monitor, domain, connection, user;
 };
 
-// The signals that end it, as a descriptor. Before any thread exists.
-UniqueFd attach_signals() {
-  sigset_t ends;
-  ::sigemptyset(&ends);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, number);
-  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
-  return UniqueFd(::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
-}
-
 Status attach(Context& context, AttachArguments& arguments) {
   TERRACE_RETURN_IF_ERROR(check_vm_arguments(arguments.vm));
   if (arguments.monitor.empty() == arguments.domain.empty())
@@ -39,7 +28,7 @@ Status attach(Context& context, AttachArguments& arguments) {
   if (!arguments.user.empty()) {
     TERRACE_ASSIGN_OR_RETURN(arguments.vm.keeper.guest.user, user_id_of(arguments.user, attach_verb));
   }
-  const UniqueFd signals = attach_signals();
+  const UniqueFd signals = ending_signals();
   if (!signals.valid()) return os_error(errno, attach_verb, "cannot wait for signals");
   // The label first: QEMU's monitor serves one at a time.
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<VmKeeper> keeper,

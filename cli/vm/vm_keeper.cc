@@ -78,7 +78,7 @@ Status VmKeeper::start(std::unique_ptr<Monitor> monitor) {
   monitor_ = std::move(monitor);
   memory_ = std::make_unique<GuestMemory>(*session_, *monitor_, options_.guest,
                                           [](const std::string& line) { say_of_lease(line); });
-  TERRACE_ASSIGN_OR_RETURN(const uint64_t there, memory_->adopt());
+  TERRACE_RETURN_IF_ERROR(memory_->adopt());
   if (options_.bytes != 0)
     memory_->want(options_.bytes);
   else if (memory_->empty())
@@ -86,7 +86,6 @@ Status VmKeeper::start(std::unique_ptr<Monitor> monitor) {
                  .where = options_.where,
                  .detail = "the machine has no memory under the label '" + options_.guest.label +
                            "' that could be taken over; --size says how much it shall get"};
-  (void)there;
   TERRACE_RETURN_IF_ERROR(memory_->step());
   if (memory_->empty() && memory_->refusal().has_value()) return *memory_->refusal();
   return {};
