@@ -143,7 +143,7 @@ Status run_agent(const DaemonConfig& config, StartWords words, const Surrounding
         service, [&service](PeerCredentials peer) { return service.welcome(std::move(peer)); }, io);
     sockets.serve(server, service.peer_options().sockets);
     AgentPages pages(service);
-    WebServer web(service, pages, *io.lowLevelProvider, timer);
+    WebServer web(service, pages, *io.lowLevelProvider, timer, server.turns());
     TERRACE_ASSIGN_OR_RETURN(const SocketFile web_file, serve_web(config, web, io));
     const auto guarding = keep_guard(host_files, command, timer, health).eagerlyEvaluate(nullptr);
     credentials.on_change([&uplink] { uplink.credentials_changed(); });

@@ -364,7 +364,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
     RpcServer server(service, io);
     sockets.serve(server, service.options().sockets);
     ManagerPages pages(service, io.provider->getTimer());
-    WebServer web(service, pages, *io.lowLevelProvider, io.provider->getTimer());
+    WebServer web(service, pages, *io.lowLevelProvider, io.provider->getTimer(), server.turns());
     TERRACE_ASSIGN_OR_RETURN(const SocketFile web_file, serve_web(config, web, io));
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, credentials.get(), io));
     TERRACE_ASSIGN_OR_RETURN(const auto clients,

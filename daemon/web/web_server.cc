@@ -154,7 +154,8 @@ class WebServer::Requests final : public kj::HttpService {
   const int fd_;
 };
 
-WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer)
+WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer,
+                     Turns& turns)
     : peers_(peers),
       pages_(pages),
       io_(io),
@@ -176,7 +177,7 @@ WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider&
       tcp_role_(std::make_shared<const ServedSocket>(
           ServedSocket{"http", SocketRole::oversight, "", 0, read_only_over_tcp})),
       names_{"localhost", lower_case(machine_name())},
-      turns_(timer),
+      turns_(turns),
       tasks_(*this) {}
 
 WebServer::~WebServer() noexcept = default;

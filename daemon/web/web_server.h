@@ -26,8 +26,8 @@ namespace terrace::daemon {
 
 class WebServer final : private kj::TaskSet::ErrorHandler {
  public:
-  // `peers` and `pages` outlive it.
-  WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer);
+  // `peers`, `pages` and `turns` outlive it.
+  WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer, Turns& turns);
   ~WebServer() noexcept;
 
   void listen_unix_socket(UniqueFd listener);
@@ -71,7 +71,7 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
   uint32_t connections_ = 0;
   std::map<PeerKey, uint32_t> connections_of_;
   std::list<Listener> listeners_;
-  Turns turns_;  // a peer's share of the loop's time among those who ask here
+  Turns& turns_;
   kj::TaskSet tasks_;
 };
 

@@ -50,6 +50,8 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
   // The same for one that came over TLS, whose certificate was looked at: `peer.remote`. It carries no descriptors. To
   // drop the promise closes it.
   kj::Promise<void> serve_remote(kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer);
+  // For whoever answers these peers elsewhere: what a uid asks over HTTP is of the same share.
+  Turns& turns() { return turns_; }
 
  private:
   // One for each socket: a full backlog of one holds up none of the others.

@@ -38,14 +38,15 @@ WINDOWS, WINDOWS_MAX = 3, 8
 # with unfinished requests, and 64 MiB of answers that are not taken.
 RSS_MAX = 256 << 20
 # p99 under attack: at most this many times that of the quiet daemon, by one attack and by all at once. Or FLOOR_US,
-# where that is more: a slice of a kernel's scheduler, which a p99 of half a millisecond may meet in one of its windows.
+# where that is more: a slice or two of a kernel's scheduler, which a p99 of half a millisecond may meet in its windows.
+# What this has found were 7 ms and more.
 RATIO_MAX, RATIO_MAX_ALL = 3, 5
 # Where more is known to be needed, and why: docs/design/0027-shares.md ("What remains").
 RATIO_MAX_OF = {"swarm": 10, "truncated": 10}
-FLOOR_US = 3000
+FLOOR_US = 1000 * float(os.environ.get("TERRACE_HOSTILE_FLOOR_MS", "6"))
 # What hearing the others takes does not get less where the quiet daemon is faster: a millisecond before each message, of
 # which a connection with its first grant has four. Twice that.
-FLOOR_US_OF = {"swarm": 8000, "truncated": 8000}
+FLOOR_US_OF = {"swarm": 2 * FLOOR_US, "truncated": 2 * FLOOR_US}
 MEASURED = ("grant_us", "renew_us", "connect_us")
 # A sanitized build is several times slower and larger; only what does not depend on that is asked of it.
 
@@ -208,11 +209,6 @@ class Hostile(unittest.TestCase):
 
     # -- the tests
 
-    def test_each_attack_alone(self):
-        for kind in (*SPEAKING, *RAW):
-            with self.subTest(kind):
-                self.under((kind,), RATIO_MAX_OF.get(kind, RATIO_MAX))
-
     def test_all_at_once(self):
         self.under((*SPEAKING, *RAW), RATIO_MAX_ALL)
 
@@ -235,6 +231,16 @@ class Hostile(unittest.TestCase):
             self.t.cli("lease", "release", lease["id"])
         self.check_survived(pid)
 
+
+def add_one_attack(kind):
+    """A test by the name of each attack, so that a failed run says which it was."""
+    def alone(self):
+        self.under((kind,), RATIO_MAX_OF.get(kind, RATIO_MAX))
+    setattr(Hostile, f"test_{kind}_alone", alone)
+
+
+for one in (*SPEAKING, *RAW):
+    add_one_attack(one)
 
 if __name__ == "__main__":
     terrace_harness.main()
