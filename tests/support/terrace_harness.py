@@ -145,6 +145,13 @@ def process_alive(pid):
     return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
+def need_build_for_all():
+    """Skips where users other than root cannot run what was built: a checkout below /root."""
+    for folder in (build_directory().resolve() / "x").parents:
+        if not folder.stat().st_mode & 0o001:
+            raise unittest.SkipTest(f"other users cannot run the program where it was built: {folder} is closed to them")
+
+
 def can_mount():
     """Whether this process may mount a tmpfs (in a throw-away mount namespace, so that nothing stays)."""
     if os.geteuid() != 0:
@@ -354,6 +361,10 @@ class Harness:
     def leases(self):
         """Every lease there is, by id."""
         return {lease["id"]: lease for lease in self.cli("lease", "list").json["leases"]}
+
+    def active_leases(self):
+        """Those that somebody has: one that went back is shown until it is erased, which takes its time."""
+        return {key: lease for key, lease in self.leases().items() if lease["phase"] in ("active", "revoking", "waiting")}
 
     def check_invariants(self):
         """`terrace check`: raises HarnessError when the daemon finds a broken invariant."""

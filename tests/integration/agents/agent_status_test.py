@@ -63,6 +63,7 @@ class AgentStatus(Case):
                 self.assertIn("the agent of host hostb", str(refused))
 
     def test_a_user_who_is_no_operator_learns_nothing(self):
+        harness.need_build_for_all()
         self.b.directory.chmod(0o755)
         done = subprocess.run([str(harness.find_binary("terrace")), "--socket", str(self.b.socket), "status"],
                               capture_output=True, text=True, check=False, user=65534, group=65534, extra_groups=[])

@@ -110,7 +110,7 @@ class Exec(WithLines):
     def test_a_lease_of_its_own_goes_back_at_the_end(self):
         shown = self.exec("scratch", "--size", "5M", "--pool", "p", "--", sys.executable, "-c", WRITER, "{fd}", "new")
         self.assertEqual(shown.out.split(), ["...", "scratch", "3", str(6 * MIB)])
-        self.assertEqual(self.t.leases(), {})
+        self.assertEqual(self.t.active_leases(), {})
         self.t.grant("2M", "p", "--label", "taken")
         self.assertIn("already_exists", self.exec("taken", "--size", "2M", "--", "true", code=NO_LEASE).err)
         self.assertIn("capacity_exhausted", self.exec("big", "--size", "1T", "--", "true", code=NO_LEASE).err)
@@ -144,7 +144,7 @@ class Exec(WithLines):
 
     def test_it_stays_for_what_the_program_left_behind(self):
         self.exec("scratch", "--size", "2M", "--", "sh", "-c", "sleep 0.1 & exec 3<&-")  # closed here, not in the child
-        self.assertEqual(self.t.leases(), {})
+        self.assertEqual(self.t.active_leases(), {})
         runs = self.start("exec", "scratch", "--size", "2M", "--", "sh", "-c",
                           f"'{sys.executable}' -c \"$0\" {{fd}} & echo $!", HOLDER)
         self.assertEqual({runs.stdout.readline().strip().isdigit(), runs.stdout.readline().strip().isdigit()}, {True, False})
@@ -152,7 +152,7 @@ class Exec(WithLines):
         self.assertEqual(len(self.t.leases()), 1)
         runs.terminate()
         self.assertEqual(runs.wait(60), 0, "the program's own end, before the signal came")
-        self.assertEqual(self.t.leases(), {})
+        self.assertEqual(self.t.active_leases(), {})
 
     def test_killed_it_leaves_neither_program_nor_lease(self):
         runs = self.start("exec", "scratch", "--size", "2M", "--", sys.executable, "-c", HOLDER, "{fd}")
@@ -185,7 +185,7 @@ class Hold(WithLines):
         self.assertEqual(list(self.t.leases()), [held["id"]])
         process.terminate()
         self.assertEqual(process.wait(60), 0)
-        self.assertEqual(self.t.leases(), {})
+        self.assertEqual(self.t.active_leases(), {})
 
     def test_what_it_only_attached_stays(self):
         lease = self.t.grant("2M", "p", "--persistent", "--label", "one")
@@ -224,7 +224,7 @@ class Hold(WithLines):
             sleeper.kill()
             sleeper.wait()
         self.assertEqual(process.wait(60), 0)
-        self.assertEqual(self.t.leases(), {})
+        self.assertEqual(self.t.active_leases(), {})
         self.error("lease", "hold", "other", "--size", "2M", "--pid", sleeper.pid, code=NOT_FOUND, contains="process")
 
     def test_a_lost_lease_ends_it(self):

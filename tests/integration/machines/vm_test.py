@@ -159,7 +159,7 @@ class Runs(WithGuest):
         self.wait_settled(128, shell)
         shell.run("umount /far")
         self.vm("detach", "guest")
-        self.assertFalse(self.t.leases())
+        self.assertEqual(self.t.active_leases(), {})
         self.vm("resize", "guest", "128M")  # it can have some again
         self.wait_settled(128, shell)
         process.send_signal(signal.SIGTERM)
@@ -270,7 +270,7 @@ class Attached(WithGuest):
         shell.run("umount /far")
         self.vm("detach", "guest")
         self.assertEqual(keeper.wait(PATIENCE_S), 0)
-        self.assertFalse(self.t.leases())
+        self.assertEqual(self.t.active_leases(), {})
         self.assertEqual(shell.far_bytes(), 0)
         self.assertIsNone(machine.poll())
 
@@ -311,7 +311,7 @@ class Attached(WithGuest):
         shell.run("umount /far")
         keeper.send_signal(signal.SIGTERM)
         self.assertEqual(keeper.wait(PATIENCE_S), 0)
-        self.assertFalse(self.t.leases())
+        self.assertEqual(self.t.active_leases(), {})
         self.assertEqual(shell.run("echo alive").strip(), "alive")
         self.assertIsNone(machine.poll())
 
@@ -330,7 +330,7 @@ class Refused(unittest.TestCase):
                 result = t.run(t.terrace, "vm", *arguments, env=environment, check=False)
                 self.assertEqual(result.code, code, result)
                 self.assertIn(text, result.err)
-                self.assertFalse(t.leases())
+                self.assertEqual(t.active_leases(), {})
             qemu = ("--", "qemu-system-x86_64", "-display", "none")
             refused("in blocks of 128 MiB", 2, "run", "g", "--ddr", "64M", "--size", "100M", *qemu)
             refused("--max is less than --size", 2, "run", "g", "--ddr", "64M", "--size", "256M", "--max", "128M", *qemu)

@@ -125,6 +125,7 @@ class Reload(unittest.TestCase):
         self.assertEqual(self.tenant_of_user(), "serving")
 
     def tenant_of_user(self):
+        harness.need_build_for_all()
         pool = self.t.cli("pool", "list").json["pools"] or [self.t.create_pool("p")]
         self.assertTrue(pool)
         done = subprocess.run([self.t.terrace, "--json", "lease", "grant", "--pool", "p", "--size", "2M", "--ttl", "60s"],

@@ -48,7 +48,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(result.out, f"{150 << 20}\n")
         self.assertGreater(result.stats["cxl"]["allocations"], 100)
         self.assertEqual(result.stats["cxl"]["leases_granted"], result.stats["cxl"]["leases_released"])
-        self.assertEqual(self.t.leases(), {})
+        self.assertEqual(self.t.active_leases(), {})
         self.t.wait_free()
 
     def test_code_in_leased_memory(self):

@@ -274,6 +274,7 @@ class Web(unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
     def test_another_user_sees_health_only(self):
+        harness.need_build_for_all()  # or its tests
         script = (f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
                   "import web_test\n"
                   "for path in sys.argv[2:]:\n"
