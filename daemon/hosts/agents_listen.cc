@@ -96,7 +96,7 @@ struct Agents::Served {
                  *agents.service_, [this] { return agents.uid_of(peer->host()); }),
         network(messages, capnp::rpc::twoparty::Side::SERVER, message_bounds(agent_message_bytes_max)),
         system(capnp::makeRpcServer(network, make_agent_gateway(kj::addRef(*peer)))) {
-    messages.wait_for(agents.turns_);
+    messages.wait_for(agents.turns_, nullptr);
     system.setFlowLimit(agent_message_bytes_max / sizeof(capnp::word));
     ++agents.connections_[peer->host()];
     agents.peers_.insert(peer.get());

@@ -37,7 +37,7 @@ kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> BackPressureStream::tryReadMe
 kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> BackPressureStream::in_turn(
     kj::Own<capnp::MessageReader> message) {
   using Read = kj::Maybe<capnp::MessageReaderAndFds>;
-  if (turns_ != nullptr) {
+  if (turns_ != nullptr && !(read_in_turns_ != nullptr && read_in_turns_->had_turn())) {
     KJ_IF_MAYBE (later, turns_->take(key_())) {
       return later->then([message = kj::mv(message)]() mutable -> Read {
         return capnp::MessageReaderAndFds{kj::mv(message), nullptr};

@@ -12,6 +12,7 @@
 
 #include "daemon/rpc/connection/buffered_input.h"
 #include "daemon/rpc/connection/turns.h"
+#include "daemon/rpc/connection/unix_stream.h"
 #include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_limits.h"
 
@@ -39,8 +40,12 @@ class BackPressureStream final : public capnp::MessageStream {
 
   // The first byte of the stream, where it was read already.
   void begin_with(std::byte first) { input_.begin_with(first); }
-  // Has each message wait for its key's turn before it is handed on. `turns` outlives this.
-  void wait_for(Turns& turns) { turns_ = &turns; }
+  // Has each message wait for its key's turn before it is handed on, but for one that `read` of the stream (null: nothing
+  // does) has waited for already. Both outlive this.
+  void wait_for(Turns& turns, UnixStream* read) {
+    turns_ = &turns;
+    read_in_turns_ = read;
+  }
 
   // `fds` stays unused: descriptors that a peer sends are closed by the kernel, before they take a place here.
   kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> tryReadMessage(kj::ArrayPtr<kj::AutoCloseFd> fds,
@@ -69,6 +74,7 @@ class BackPressureStream final : public capnp::MessageStream {
   kj::Function<PeerKey()> key_;
   CarriedMemory* carried_ = nullptr;
   Turns* turns_ = nullptr;  // null: messages are handed on as they come
+  UnixStream* read_in_turns_ = nullptr;
   uint32_t writing_ = 0;
   uint64_t sweeps_without_progress_ = 0;
   kj::Own<kj::PromiseFulfiller<void>> written_;  // the read that waits

@@ -45,6 +45,7 @@ struct RpcServer::Arrival {
   const kj::TimePoint hello_by;
   kj::Own<kj::AsyncIoStream> stream;
   kj::AsyncCapabilityStream* local = nullptr;  // the same, where it can carry descriptors
+  UnixStream* read_in_turns = nullptr;         // the same, where it was accepted here
   std::byte first{};                           // that it said, where it was read already
   bool first_read = false;
 };
@@ -73,7 +74,7 @@ struct ServedConnection {
         system(capnp::makeRpcServer(network, kj::mv(welcome.bootstrap))) {
     system.setFlowLimit(flow_limit_words);
     if (arrival->first_read) messages.begin_with(arrival->first);
-    messages.wait_for(turns);
+    messages.wait_for(turns, arrival->read_in_turns);
     messages.tell(connection->carried);
     all.insert(this);
     if (arrival->local == nullptr) return;
@@ -112,9 +113,9 @@ RpcServer::RpcServer(Peers& peers, Host host, kj::AsyncIoContext& io)
     : peers_(peers),
       host_(kj::mv(host)),
       port_(io.unixEventPort),
-      io_(*io.lowLevelProvider),
       timer_(io.provider->getTimer()),
       turns_(timer_),
+      sockets_(port_),
       spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       tasks_(*this) {
   tasks_.add(sweep_loop());
@@ -207,17 +208,12 @@ void RpcServer::take(UniqueFd accepted, const Listener& listener) {
   const PeerKey key = arrival->key;
   tasks_.add(turns_.turn(key).then(
       [this, said, socket = std::move(accepted), arrival = kj::mv(arrival)]() mutable -> kj::Promise<void> {
-        auto stream = wrap(std::move(socket));
-        arrival->local = stream.get();
+        auto stream = kj::heap<UnixStream>(sockets_, std::move(socket),
+                                           [this, key = arrival->key] { return turns_.turn(key); });
+        arrival->local = arrival->read_in_turns = stream.get();
         arrival->stream = kj::mv(stream);
         return said > 0 ? run(kj::mv(arrival)) : until_it_speaks(kj::mv(arrival));
       }));
-}
-
-kj::Own<kj::AsyncCapabilityStream> RpcServer::wrap(UniqueFd socket) {
-  return io_.wrapUnixSocketFd(socket.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
-                                                    kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
-                                                    kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
 }
 
 kj::Promise<void> RpcServer::serve(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer) {
@@ -248,6 +244,8 @@ kj::Promise<void> RpcServer::until_it_speaks(kj::Own<Arrival> arrival) {
       .then([this, arrival = kj::mv(arrival)](bool speaks) mutable -> kj::Promise<void> {
         if (!speaks) return kj::READY_NOW;
         arrival->first_read = true;
+        if (arrival->read_in_turns != nullptr && arrival->read_in_turns->had_turn())
+          return run(kj::mv(arrival));
         const PeerKey key = arrival->key;
         return turns_.turn(key).then(
             [this, arrival = kj::mv(arrival)]() mutable { return run(kj::mv(arrival)); });

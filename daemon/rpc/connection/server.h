@@ -20,6 +20,7 @@
 
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
+#include "daemon/rpc/connection/ready_sockets.h"
 #include "daemon/rpc/connection/turns.h"
 #include "daemon/rpc/peer_connection.h"
 #include "daemon/rpc/service.h"
@@ -70,7 +71,6 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
   void take(UniqueFd accepted, const Listener& listener);
   kj::Promise<void> until_it_speaks(kj::Own<Arrival> arrival);
   kj::Promise<void> run(kj::Own<Arrival> arrival);
-  kj::Own<kj::AsyncCapabilityStream> wrap(UniqueFd socket);
   kj::Promise<void> sweep_loop();
   void log(const std::string& line);
   void taskFailed(kj::Exception&& exception) override;
@@ -78,9 +78,9 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
   Peers& peers_;
   Host host_;
   kj::UnixEventPort& port_;
-  kj::LowLevelAsyncIoProvider& io_;
   kj::Timer& timer_;
   Turns turns_;
+  ReadySockets sockets_;
   UniqueFd spare_;
   std::set<ServedConnection*> served_;
   std::list<Listener> listeners_;

@@ -2,6 +2,7 @@
 #include "daemon/rpc/tenant/run_reports.h"
 
 #include "core/base/limits.h"
+#include "daemon/state/names.h"
 
 namespace terrace::daemon {
 namespace {

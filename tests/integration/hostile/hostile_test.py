@@ -41,12 +41,7 @@ RSS_MAX = 256 << 20
 # where that is more: a slice or two of a kernel's scheduler, which a p99 of half a millisecond may meet in its windows.
 # What this has found were 7 ms and more.
 RATIO_MAX, RATIO_MAX_ALL = 3, 5
-# Where more is known to be needed, and why: docs/design/0027-shares.md ("What remains").
-RATIO_MAX_OF = {"swarm": 10, "truncated": 10}
 FLOOR_US = 1000 * float(os.environ.get("TERRACE_HOSTILE_FLOOR_MS", "6"))
-# What hearing the others takes does not get less where the quiet daemon is faster: a millisecond before each message, of
-# which a connection with its first grant has four. Twice that.
-FLOOR_US_OF = {"swarm": 2 * FLOOR_US, "truncated": 2 * FLOOR_US}
 MEASURED = ("grant_us", "renew_us", "connect_us")
 # A sanitized build is several times slower and larger; only what does not depend on that is asked of it.
 
@@ -187,7 +182,6 @@ class Hostile(unittest.TestCase):
     def under(self, kinds, ratio_max):
         """Measures with and without the attacks, in turn."""
         pid = self.t.pid
-        floor_us = FLOOR_US_OF.get(kinds[0], FLOOR_US) if len(kinds) == 1 else FLOOR_US
         quiet, attacked, most, operator = [], [], 0, 0.0
         beyond = MEASURED
         while len(quiet) < WINDOWS or (beyond and len(quiet) < WINDOWS_MAX and not self.sanitized):
@@ -196,7 +190,7 @@ class Hostile(unittest.TestCase):
             attacked.append(figures)
             most, operator = max(most, bytes_most), max(operator, waited)
             before, under = summary(quiet), summary(attacked)
-            beyond = [what for what in MEASURED if under[what]["p99"] > max(ratio_max * before[what]["p99"], floor_us)]
+            beyond = [what for what in MEASURED if under[what]["p99"] > max(ratio_max * before[what]["p99"], FLOOR_US)]
         print(f"\n  {'+'.join(kinds) if len(kinds) == 1 else 'all at once'}: " +
               ", ".join(f"{what[:-3]} p99 {before[what]['p99']:.0f} -> {under[what]['p99']:.0f} us "
                         f"({under[what]['p99'] / before[what]['p99']:.1f})" for what in MEASURED) +
@@ -204,7 +198,7 @@ class Hostile(unittest.TestCase):
               end="", file=sys.stderr)
         if not self.sanitized:
             self.assertLess(most, RSS_MAX)
-            self.assertEqual(beyond, [], f"p99 beyond {ratio_max} times that of the quiet daemon, and {floor_us} us")
+            self.assertEqual(beyond, [], f"p99 beyond {ratio_max} times that of the quiet daemon, and {FLOOR_US:.0f} us")
         self.check_survived(pid)
 
     # -- the tests
@@ -235,7 +229,7 @@ class Hostile(unittest.TestCase):
 def add_one_attack(kind):
     """A test by the name of each attack, so that a failed run says which it was."""
     def alone(self):
-        self.under((kind,), RATIO_MAX_OF.get(kind, RATIO_MAX))
+        self.under((kind,), RATIO_MAX)
     setattr(Hostile, f"test_{kind}_alone", alone)
 
 

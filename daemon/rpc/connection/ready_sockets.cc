@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/rpc/connection/ready_sockets.h"
+
+#include <kj/debug.h>
+
+namespace terrace::daemon {
+namespace {
+
+UniqueFd make_epoll() {
+  UniqueFd made(::epoll_create1(EPOLL_CLOEXEC));
+  KJ_REQUIRE(made.valid(), "no epoll for connections");
+  return made;
+}
+
+}  // namespace
+
+ReadySockets::ReadySockets(kj::UnixEventPort& port)
+    : epoll_(make_epoll()),
+      observer_(port, epoll_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
+      reporting_(kj::evalLater([this] { return report(); }).eagerlyEvaluate(nullptr)) {}
+
+bool ReadySockets::add(int fd, Socket& socket) {
+  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &socket}};
+  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void ReadySockets::remove(int fd) {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+kj::Promise<void> ReadySockets::report() {
+  for (int round = 0; round < rounds_max; ++round) {
+    const int count = ::epoll_wait(epoll_.get(), events_.data(), a_round, 0);
+    for (int i = 0; i < count; ++i) static_cast<Socket*>(events_[i].data.ptr)->ready(events_[i].events);
+    // Once for all that comes until it is looked at: so only where nothing is left.
+    if (count < static_cast<int>(a_round))
+      return observer_.whenBecomesReadable().then([this] { return report(); });
+  }
+  return kj::evalLater([this] { return report(); });
+}
+
+}  // namespace terrace::daemon
