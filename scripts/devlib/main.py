@@ -176,6 +176,9 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     # A terminated verb unwinds like an interrupted one, so that the programs it started end too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell starts what is to run in the background without them, and tests send them to programs that inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     verbs = parser()
     arguments, rest = verbs.parse_known_args()
     if rest and hasattr(arguments, "targets") and not any(word.startswith("-") for word in rest):

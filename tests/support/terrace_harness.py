@@ -424,6 +424,9 @@ def main():
         at = sys.argv.index("--build-dir")
         os.environ["TERRACE_BUILD_DIR"] = sys.argv[at + 1]
         del sys.argv[at:at + 2]
+    # Ignored by what a shell started in the background, and by its children: Ctrl-C would end nothing here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     program = unittest.main(module="__main__", exit=False, verbosity=2)
     result = program.result
     if not result.wasSuccessful():
