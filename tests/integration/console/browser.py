@@ -132,6 +132,12 @@ class Browser:
             const out = {}; for (const k in n) if (n[k] > 20) out['#' + Number(k).toString(16).padStart(6, '0')] = n[k];
             return out;""", canvas)
 
+    def busy_ms(self):
+        """What the page's own thread has computed so far, whatever else the machine did meanwhile."""
+        self.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+        metrics = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return 1e3 * next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+
     def complaints(self):
         """Errors and violations of the policy since the last question, but for those of what tests themselves do."""
         logged = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
