@@ -111,6 +111,12 @@ def overlaps(ranges):
     return [(first, second) for first, second in zip(ordered, ordered[1:]) if first[0] + first[1] > second[0]]
 
 
+def first_byte(seed):
+    """Of what the tenant's `fill` writes."""
+    value = 0x9E3779B97F4A7C15 ^ (seed * 0xBF58476D1CE4E5B9 & (1 << 64) - 1)
+    return (value ^ value >> 31) & 0xFF
+
+
 class Tenant:
     """guest_tenant as a process: ask() sends a command and returns its answer; notices gather in .notices."""
 

@@ -12,11 +12,13 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import guestlib  # noqa: E402
-from guestlib import MIB, NODES, Tenant, dax_devices, read  # noqa: E402
+from guestlib import MIB, NODES, Tenant, dax_devices, first_byte, read  # noqa: E402
 from terrace_harness import Harness, HarnessError, main, wait_until  # noqa: E402
 
 AUTO_ONLINE = pathlib.Path("/sys/devices/system/memory/auto_online_blocks")
 NODE = "numa:node1"
+PAGE = 4096
+FILLED = 5  # the seed of what a holder wrote into the page that it keeps
 KILLED = -9
 
 # Takes memory of node 1 and keeps it there: the pages are also in a pipe, from which the kernel cannot move them.
@@ -194,6 +196,42 @@ class NumaTest(unittest.TestCase):
         self.assertEqual(dax_modes(), {"system-ram"})
         other.expect("ok", "stamp", 3)
         other.expect("ok", "release")
+
+    def test_what_a_fenced_holder_has_pinned_is_nobody_elses(self):
+        """The kernel gives a file's page to nobody while it is pinned: a page in a pipe keeps its old bytes, and a write that
+        was under way at the fence reaches no other tenant, whatever of the node is granted meanwhile."""
+        pool = self.create()
+        holders = []
+        for number, kind in enumerate(("pin", "begin-write")):
+            holder = self.tenant()
+            lease = self.granted(holder, 16 * MIB)
+            holder.expect("ok", "stamp", 1 + number)
+            holder.expect("ok", "fill", 4 * PAGE, PAGE, FILLED)
+            holder.expect("ok", kind, 4 * PAGE)
+            holders.append(holder)
+            self.t.cli("lease", "revoke", lease, "--grace", "0s")
+        self.t.wait_free("far")  # erased, and free for others although pages of it are held
+        for holder in holders:
+            holder.expect("SIGBUS", "verify", 1)
+        free = self.t.cli("pool", "show", "far").json["pool"]["free_bytes"]
+        self.assertEqual(free, pool["free_bytes"])
+        others = []
+        for _ in range(4):
+            other = self.tenant()
+            self.granted(other, free // 8 // (2 * MIB) * 2 * MIB)
+            other.expect("zeros", "zeros")
+            other.expect("ok", "stamp", 9)
+            others.append(other)
+        spliced, writer = holders
+        self.assertEqual(int(spliced.ask("unpin")), first_byte(FILLED), "a page in a pipe has another's bytes")
+        writer.ask("finish-write", 0x5A)
+        for other in others:
+            other.expect("intact", "verify", 9)
+            other.expect("ok", "release")
+        self.t.wait_free("far")
+        last = self.tenant()
+        self.granted(last, 16 * MIB)
+        last.expect("zeros", "zeros")
 
     def test_all_of_it(self):
         """The whole capacity can be leased at once, and the kernel kills nobody for it."""

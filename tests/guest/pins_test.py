@@ -11,17 +11,11 @@ import time
 import guestlib
 import real_pool
 import terrace_harness as harness
-from guestlib import MIB
+from guestlib import MIB, first_byte
 from terrace_harness import wait_until
 
 PAGE = 4096
 KINDS = {"devdax": real_pool.Devdax, "pmem": real_pool.Pmem}
-
-
-def first_byte(seed):
-    """Of what the tenant's `fill` writes."""
-    value = 0x9E3779B97F4A7C15 ^ (seed * 0xBF58476D1CE4E5B9 & (1 << 64) - 1)
-    return (value ^ value >> 31) & 0xFF
 
 
 class Pins(real_pool.RealTest):
