@@ -59,6 +59,9 @@ int terrace_read_mode(const char* text, enum terrace_mode* mode, char* why, size
   return 0;
 }
 
+// As long as the manager lets a grant wait.
+enum { wait_s_max = 3600 };
+
 static int read_wait(const char* text, unsigned* seconds, char* why, size_t why_bytes) {
   char* end = NULL;
   const unsigned long number = strtoul(text, &end, 10);
@@ -66,8 +69,8 @@ static int read_wait(const char* text, unsigned* seconds, char* why, size_t why_
                                : strcmp(end, "m") == 0 ? 60
                                : strcmp(end, "s") == 0 ? 1
                                                        : 0;
-  if (!isdigit((unsigned char)*text) || factor == 0 || number > 86400 / factor)
-    return refused(why, why_bytes, text, "a wait of at most a day; write it as 30s, 5m or 1h");
+  if (!isdigit((unsigned char)*text) || factor == 0 || number > wait_s_max / factor)
+    return refused(why, why_bytes, text, "a wait of at most an hour; write it as 30s, 5m or 1h");
   *seconds = (unsigned)(number * factor);
   return 0;
 }
