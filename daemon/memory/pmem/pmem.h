@@ -91,6 +91,8 @@ class PmemBackend final : public Backend, public Composition {
   bool outlasts_absence(std::string_view) const override { return true; }
   TierAttributes attributes(const std::string& serial) const override;
   void know_devices(const std::vector<KnownDevice>& devices) override;
+  // Within a boot, by the regions' records: labels have no room for it.
+  Status claim(const StoreClaim& claim) override;
   void know_objects(const std::vector<KnownObject>& objects) override;
   Status may_take_over(const std::string& serial) override;
   Status take_over(const std::string& serial) override;
@@ -151,6 +153,8 @@ class PmemBackend final : public Backend, public Composition {
   // No lease has it that this process knows: an adoption was cut off or refused, or the store is an older copy.
   bool may_be_somebodys(const std::string& name, const std::string& serial) const;
   bool is_adopted(const std::string& serial) const;
+  Status may_claim(const Device& device) const;
+  void claim_tracked(const std::string& serial);  // where it may
   Result<std::string> device_of(const std::string& name, const std::vector<Extent>& extents) const;
   bool on_lost_device(const std::string& name) const;
 
@@ -230,7 +234,8 @@ class PmemBackend final : public Backend, public Composition {
   std::set<std::string> preparing_
       TERRACE_GUARDED_BY(mutex_);  // carved, and not erased yet: nobody may open them
   std::vector<RegionProblem> problems_ TERRACE_GUARDED_BY(mutex_);
-  bool stale_ TERRACE_GUARDED_BY(mutex_) = true;  // look, although the fingerprint is the same
+  std::optional<StoreClaim> claim_ TERRACE_GUARDED_BY(mutex_);  // holds for regions that come later, too
+  bool stale_ TERRACE_GUARDED_BY(mutex_) = true;                // look, although the fingerprint is the same
 };
 
 }  // namespace terrace::daemon

@@ -186,6 +186,31 @@ void PmemBackend::know_devices(const std::vector<KnownDevice>& devices) {
   stale_ = true;
 }
 
+// Adopted regions that are there: publish() has found their records.
+Status PmemBackend::claim(const StoreClaim& claim) {
+  const MutexLock lock(mutex_);
+  std::vector<std::pair<std::string, DaxRange>> regions;
+  for (const auto& [id, device] : known_devices_)
+    if (const auto bytes = region_bytes_.find(device.serial); bytes != region_bytes_.end())
+      regions.emplace_back(device.serial, DaxRange{0, bytes->second});
+  for (const auto& [serial, range] : regions) TERRACE_RETURN_IF_ERROR(record_.may_claim(serial, range, claim));
+  if (claim.check_only) return {};
+  for (const auto& [serial, range] : regions) TERRACE_RETURN_IF_ERROR(record_.claim(serial, claim));
+  claim_ = claim;
+  return {};
+}
+
+Status PmemBackend::may_claim(const Device& device) const {
+  const MutexLock lock(mutex_);
+  if (!claim_.has_value()) return {};
+  return record_.may_claim(device.made.serial, {device.region.start, device.region.bytes}, *claim_);
+}
+
+void PmemBackend::claim_tracked(const std::string& serial) {
+  const MutexLock lock(mutex_);
+  if (claim_.has_value() && record_.may_claim(serial, {}, *claim_).ok()) (void)record_.claim(serial, *claim_);
+}
+
 void PmemBackend::know_objects(const std::vector<KnownObject>& objects) {
   const MutexLock lock(mutex_);
   known_objects_.clear();
@@ -277,8 +302,10 @@ Status PmemBackend::publish() {
   std::map<std::string, TierAttributes> attributes;
   std::map<std::string, uint64_t> bytes;
   for (const Device& device : *devices) {
-    if (is_adopted(device.made.serial))
+    if (is_adopted(device.made.serial)) {
       record_.track(device.made.serial, {device.region.start, device.region.bytes});
+      claim_tracked(device.made.serial);
+    }
     seen.push_back(describe(device, false));
     TierAttributes& one = attributes[device.made.serial];
     one = firmware_attributes(device.region.node, device.region.name);

@@ -128,6 +128,7 @@ Status PmemBackend::may_take_over(const std::string& serial) {
     const MutexLock lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(device, find_device(serial));
   }
+  TERRACE_RETURN_IF_ERROR(may_claim(device));
   return empty_of_users(device);
 }
 
@@ -136,8 +137,10 @@ Status PmemBackend::take_over(const std::string& serial) {
   const MutexLock composing(composing_);
   const MutexLock lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const Device device, find_device(serial));
+  TERRACE_RETURN_IF_ERROR(may_claim(device));
   TERRACE_RETURN_IF_ERROR(empty_of_users(device));
   record_.track(serial, {device.region.start, device.region.bytes});  // says what of it is kept
+  claim_tracked(serial);
   learn_pins(device);
   TERRACE_RETURN_IF_ERROR(remove_foreign(device));
   if (const auto emptied = find_device(serial); emptied.ok()) learn_pins(*emptied);  // where that had no room

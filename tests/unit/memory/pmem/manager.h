@@ -40,9 +40,9 @@ class PmemManager {
   PmemManager& operator=(const PmemManager&) = delete;
 
   void restart() {
-    backend = std::make_unique<PmemBackend>(machine.pmem(), machine.cxl(),
-                                            RegionRecords(directory_ + "/state-regions.toml"),
-                                            PmemOptions{.look_ns = 0, .measured = measured});
+    backend = std::make_unique<PmemBackend>(
+        machine.pmem(), machine.cxl(), RegionRecords(directory_ + "/state-regions.toml"),
+        PmemOptions{.look_ns = 0, .measured = measured, .record_directory = records, .boot_id = boot});
     backend->know_devices(known_);
     backend->know_objects(objects_);
     CHECK(backend->refresh().ok());
@@ -65,6 +65,13 @@ class PmemManager {
     if (status.ok()) objects_.push_back({name, bytes, extents(bytes)});
     return status;
   }
+  // Another store on the same machine, which has adopted these, and has no leases.
+  void start_other_store(const std::vector<KnownDevice>& devices) {
+    known_ = devices;
+    objects_.clear();
+    restart();
+  }
+  const std::vector<KnownDevice>& known() const { return known_; }
   void forget(const std::string& name) {
     std::erase_if(objects_, [&](const KnownObject& one) { return one.name == name; });
   }
@@ -79,7 +86,9 @@ class PmemManager {
 
   FakeCxlMachine machine;
   std::unique_ptr<PmemBackend> backend;
-  MeasuredRecord* measured = nullptr;  // from the next restart() on
+  // From the next restart() on.
+  MeasuredRecord* measured = nullptr;
+  std::string records = {}, boot = "boot-1";
 
  private:
   std::string directory_;
