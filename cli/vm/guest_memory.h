@@ -99,20 +99,27 @@ class GuestMemory {
     bool stays() const { return !leaving && !lost && !gone; }
   };
 
-  Result<nlohmann::json> devices();
-  Status adopt_device(const nlohmann::json& device);
+  static constexpr const char* where = "terrace vm";  // of errors
+  static uint64_t in_blocks(uint64_t bytes) { return (bytes + block_bytes - 1) / block_bytes * block_bytes; }
+
+  // guest_memory.cc: how much lies in which part
   Status look();
+  void look_at(Part& part, const nlohmann::json* device);
   Status give();
   Status take();
   void drop_empty();
+  uint64_t share_of(Part& part, uint64_t left);
+
+  // guest_parts.cc: each by itself
+  static Error strange_answer(const std::exception& error);
+  Result<nlohmann::json> devices();
+  Status adopt_device(const nlohmann::json& device);
   Result<Part*> add_part(uint64_t bytes);
   Status plug_in(Part& part, const std::string& path);
   Result<std::string> path_of(Lease& lease) const;
   Result<std::string> free_bus();
-  void look_at(Part& part, const nlohmann::json* device);
   Status request(Part& part, uint64_t bytes);
   Status request_dimm_back(Part& part);
-  uint64_t share_of(Part& part, uint64_t left);
   void shrink_lease(Part& part);
   std::string next_label() const;
 
