@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from devlib import skips
-from devlib.commands import (PRESETS, ROOT, build_dir, build_environment, describe_exit, job_count, need,
+from devlib.commands import (CASE_FAILED, PRESETS, ROOT, build_dir, build_environment, describe_exit, job_count, names_of, need,
                              run, run_ninja)
 from devlib.output import Failure, duration, say
 
@@ -36,6 +36,7 @@ def build(preset: str, targets: list = (), definitions: tuple = ()) -> None:
 
 _CLOSING = re.compile(r"^\d+% tests passed, .*out of \d+")
 _SKIPPED = re.compile(r"^\s*\d+ - (\S+) \((Skipped|Not Run|Disabled)\)")
+_FAILED = re.compile(r" *\d+/\d+ Test +#\d+: (\S+) \.*\*\*\*(?!Skipped)")  # Failed, Timeout, Exception
 
 
 def test(pattern: str = "", preset: str = "dev") -> None:
@@ -50,7 +51,7 @@ def test(pattern: str = "", preset: str = "dev") -> None:
     environment = {"ASAN_OPTIONS": "malloc_context_size=6", **os.environ}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, text=True, errors="replace",
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    closing, skipped = "", []
+    closing, skipped, failed = "", [], []
     for line in process.stdout:
         print(line, end="", flush=True)
         if _CLOSING.match(line):
@@ -58,6 +59,10 @@ def test(pattern: str = "", preset: str = "dev") -> None:
         found = _SKIPPED.match(line)
         if found:
             skipped.append(f"{found.group(1)} ({found.group(2).lower()})")
+        if _FAILED.match(line):
+            failed.append(_FAILED.match(line).group(1))
+        elif CASE_FAILED.match(line):
+            failed.append(CASE_FAILED.match(line).group(1))
     code = process.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -71,7 +76,7 @@ def test(pattern: str = "", preset: str = "dev") -> None:
     if closing:
         print(closing, flush=True)
     if code != 0:
-        raise Failure(f"tests: ctest {describe_exit(code)}")
+        raise Failure(f"tests: {names_of(failed) or 'ctest ' + describe_exit(code)}")
     if could_run and os.environ.get("CI"):
         raise Failure(f"tests: {len(could_run)} cases were skipped that this machine could run")
 

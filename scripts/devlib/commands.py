@@ -62,6 +62,34 @@ def run(command: list, *, what: str = "", **options) -> None:
         raise Failure(f"{what or shlex.join(str(part) for part in command)}: {describe_exit(code)}")
 
 
+# As Python's unittest says it of a case.
+CASE_FAILED = re.compile(r"(?:FAIL|ERROR): (\S+) \(")
+
+
+def names_of(failed: list) -> str:
+    """"3 failed: a, b, c", each once; empty: none."""
+    names = list(dict.fromkeys(failed))
+    return f"{len(names)} failed: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else ""
+
+
+def run_cases(command: list, *, what: str) -> None:
+    """As run(), of a program of Python's unittest: the Failure names the cases that failed."""
+    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, stdin=subprocess.DEVNULL, text=True, errors="replace",
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    failed = []
+    try:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if CASE_FAILED.match(line):
+                failed.append(CASE_FAILED.match(line).group(1))
+    except BaseException:
+        process.kill()
+        raise
+    code = process.wait()
+    if code != 0:
+        raise Failure(f"{what}: {names_of(failed) or describe_exit(code)}")
+
+
 def describe_exit(code: int) -> str:
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"

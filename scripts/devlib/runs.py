@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 
 from devlib.build import build, configure, test
-from devlib.commands import ROOT, build_dir, describe_exit, need, run
+from devlib.commands import ROOT, build_dir, describe_exit, need, run, run_cases
 from devlib.output import Failure, Heartbeat, Skipped, note, say
 
 
@@ -31,8 +31,8 @@ def hostile() -> None:
         raise Skipped("the hostile run needs root: its attackers are of another uid")
     build("sim", ["terraced", "terrace", "attacker", "latency_probe", "stubborn_holder"])
     say("hostile: each attack alone, and all at once")
-    run(["/usr/bin/python3", "-B", str(ROOT / "tests/integration/hostile/hostile_test.py"), "--build-dir",
-         str(build_dir("sim"))], what="the hostile run")
+    run_cases(["/usr/bin/python3", "-B", str(ROOT / "tests/integration/hostile/hostile_test.py"), "--build-dir",
+               str(build_dir("sim"))], what="the hostile run")
 
 
 def crash(points: list, size: str, soak_seconds: float, seed) -> None:
