@@ -6,6 +6,8 @@
 namespace terrace::daemon {
 namespace {
 
+constexpr uint32_t reading = EPOLLIN | EPOLLRDHUP | EPOLLET;
+
 UniqueFd make_epoll() {
   UniqueFd made(::epoll_create1(EPOLL_CLOEXEC));
   KJ_REQUIRE(made.valid(), "no epoll for connections");
@@ -14,14 +16,20 @@ UniqueFd make_epoll() {
 
 }  // namespace
 
-ReadySockets::ReadySockets(kj::UnixEventPort& port)
-    : epoll_(make_epoll()),
+ReadySockets::ReadySockets(kj::UnixEventPort& port, kj::Timer& timer)
+    : timer_(timer),
+      epoll_(make_epoll()),
       observer_(port, epoll_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
       reporting_(kj::evalLater([this] { return report(); }).eagerlyEvaluate(nullptr)) {}
 
 bool ReadySockets::add(int fd, Socket& socket) {
-  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &socket}};
+  epoll_event event{.events = reading, .data = {.ptr = &socket}};
   return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void ReadySockets::watch_room(int fd, Socket& socket, bool watch) {
+  epoll_event event{.events = watch ? reading | EPOLLOUT : reading, .data = {.ptr = &socket}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
 void ReadySockets::remove(int fd) {
@@ -36,7 +44,7 @@ kj::Promise<void> ReadySockets::report() {
     if (count < static_cast<int>(a_round))
       return observer_.whenBecomesReadable().then([this] { return report(); });
   }
-  return kj::evalLater([this] { return report(); });
+  return timer_.afterDelay(0 * kj::NANOSECONDS).then([this] { return report(); });
 }
 
 }  // namespace terrace::daemon

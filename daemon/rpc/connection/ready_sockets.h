@@ -9,6 +9,7 @@
 #pragma once
 
 #include <kj/async-unix.h>
+#include <kj/timer.h>
 #include <sys/epoll.h>
 
 #include <array>
@@ -30,19 +31,23 @@ class ReadySockets {
     ~Socket() = default;
   };
 
-  explicit ReadySockets(kj::UnixEventPort& port);
+  ReadySockets(kj::UnixEventPort& port, kj::Timer& timer);
 
-  // `socket` is told from now on, at first of what is so already, until remove(). Whether the kernel had room.
+  // `socket` is told from now on of what can be read, at first of what is so already, until remove(). Whether the kernel
+  // had room.
   bool add(int fd, Socket& socket);
+  // Of one that was added: whether it is told of room to write as well, also of what there is already.
+  void watch_room(int fd, Socket& socket, bool watch);
   void remove(int fd);
 
  private:
-  // A house of 4,096 connections is reported in eight rounds.
+  // A house of 4,096 connections is reported in eight rounds; then others are looked at.
   static constexpr size_t a_round = 512;
   static constexpr int rounds_max = 8;
 
   kj::Promise<void> report();
 
+  kj::Timer& timer_;
   const UniqueFd epoll_;
   kj::UnixEventPort::FdObserver observer_;
   std::array<epoll_event, a_round> events_;

@@ -115,7 +115,7 @@ RpcServer::RpcServer(Peers& peers, Host host, kj::AsyncIoContext& io)
       port_(io.unixEventPort),
       timer_(io.provider->getTimer()),
       turns_(timer_),
-      sockets_(port_),
+      sockets_(port_, timer_),
       spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       tasks_(*this) {
   tasks_.add(sweep_loop());

@@ -10,13 +10,13 @@
 namespace terrace::daemon {
 namespace {
 
-// What a message sets off goes on over a few turns of kj's queue (the call, its answer). Handled behind those, the next
-// one is not charged with it.
+// What a message sets off goes on over a few turns of kj's queue (it is read and put together, the call, its answer).
+// Handled behind those, the next one is not charged with it.
 kj::Promise<void> after_turns(int turns) {
   if (turns == 0) return kj::READY_NOW;
   return kj::evalLater([turns] { return after_turns(turns - 1); });
 }
-constexpr int turns_of_message = 3;
+constexpr int turns_of_message = 7;
 
 }  // namespace
 
@@ -33,7 +33,8 @@ bool Turns::at_once(ShareKey key) {
     handled_ns_ = pass_began_ns_;
     tasks_.add(passes());
   }
-  if (!shares_.empty() || pass_is_over()) return false;
+  // Hundreds may ask before the first of them has been handled (ReadySockets), when no time has passed.
+  if (!shares_.empty() || counting_ || pass_is_over()) return false;
   begin(key);
   return true;
 }

@@ -3,8 +3,8 @@
 // looks at its descriptors between messages: kj does so only once nothing is left to do, and one peer that always
 // has something ready could put that off for ever.
 //
-// A pass is what is handled between two looks. A message that comes while nobody waits and time is left in the pass is
-// handled at once: a daemon that is not flooded pays one look more a pass.
+// A pass is what is handled between two looks. A message that comes while nobody waits, no other one is being handled and
+// time is left in the pass is handled at once: a daemon that is not flooded pays one look more a pass.
 //
 // Place     Each connection asks before it hands on a message, is set up, or is taken apart: server.cc,
 //           back_pressure.cc.

@@ -62,7 +62,7 @@ bool would_wait(int error) {
 }  // namespace
 
 UnixStream::UnixStream(ReadySockets& sockets, UniqueFd fd, Turn turn)
-    : sockets_(sockets), fd_(std::move(fd)), turn_(kj::mv(turn)), when_gone_(until(gone_).fork()) {
+    : sockets_(sockets), fd_(std::move(fd)), turn_(kj::mv(turn)) {
   KJ_REQUIRE(sockets_.add(fd_.get(), *this), "a connection that the kernel does not watch");
 }
 
@@ -76,8 +76,13 @@ void UnixStream::ready(uint32_t events) {
   };
   const bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
   if (gone || (events & (EPOLLIN | EPOLLRDHUP)) != 0) tell(readable_);
-  if (gone || (events & EPOLLOUT) != 0) tell(writable_);
-  if (gone) tell(gone_);
+  if (writable_.get() != nullptr && (gone || (events & EPOLLOUT) != 0)) {
+    tell(writable_);
+    sockets_.watch_room(fd_.get(), *this, false);
+  }
+  if (!gone) return;
+  is_gone_ = true;
+  tell(gone_);
 }
 
 kj::Promise<size_t> UnixStream::tryRead(void* buffer, size_t bytes_min, size_t bytes_max) {
@@ -130,7 +135,9 @@ kj::Promise<void> UnixStream::write_on(Bytes first, kj::ArrayPtr<const Bytes> mo
     const ssize_t sent = send_some(fd_.get(), first, more, fds);
     if (sent < 0) {
       if (!would_wait(errno)) KJ_FAIL_SYSCALL("sendmsg", errno);
-      return until(writable_).then([this, first, more, fds] { return write_on(first, more, fds); });
+      auto room = until(writable_);
+      sockets_.watch_room(fd_.get(), *this, true);
+      return room.then([this, first, more, fds] { return write_on(first, more, fds); });
     }
     fds = nullptr;  // they went with the first byte
     auto left = static_cast<size_t>(sent);
@@ -147,7 +154,9 @@ kj::Promise<void> UnixStream::write_on(Bytes first, kj::ArrayPtr<const Bytes> mo
 }
 
 kj::Promise<void> UnixStream::whenWriteDisconnected() {
-  return when_gone_.addBranch();
+  KJ_IF_MAYBE (forked, when_gone_) return forked->addBranch();
+  if (is_gone_) return kj::READY_NOW;
+  return when_gone_.emplace(until(gone_).fork()).addBranch();
 }
 
 void UnixStream::shutdownWrite() {

@@ -69,7 +69,8 @@ class UnixStream final : public kj::AsyncCapabilityStream, private ReadySockets:
   Turn turn_;
   bool had_turn_ = false;
   Waiting readable_, writable_, gone_;  // null: nobody waits
-  kj::ForkedPromise<void> when_gone_;
+  bool is_gone_ = false;
+  kj::Maybe<kj::ForkedPromise<void>> when_gone_;  // once somebody has asked
 };
 
 }  // namespace terrace::daemon

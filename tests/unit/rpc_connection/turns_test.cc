@@ -31,12 +31,32 @@ uint64_t slow_clock() {
   return slow_now_ns += Turns::pass_ns / 4;
 }
 
+// One that goes on when a test says so.
+uint64_t still_now_ns = 1;
+uint64_t still_clock() {
+  return still_now_ns;
+}
+
 struct TurnsOfTest {
+  explicit TurnsOfTest(Turns::NowNs clock = slow_clock) : turns(io.provider->getTimer(), clock) {}
+
   kj::AsyncIoContext io = kj::setupAsyncIo();
-  Turns turns{io.provider->getTimer(), slow_clock};
+  Turns turns;
   std::vector<ShareKey> order;
   kj::Vector<kj::Promise<void>> asked;
 
+  // A message as a connection has it: read, put together, a call, its answer, over a dozen turns of the queue; all of it
+  // takes that long.
+  void ask_costly(ShareKey key, uint64_t cost_ns) {
+    kj::Promise<void> handled = turns.turn(key);
+    for (int i = 0; i < 12; ++i) handled = handled.then([] { return kj::evalLater([] {}); });
+    asked.add(handled
+                  .then([this, key, cost_ns] {
+                    still_now_ns += cost_ns;
+                    order.push_back(key);
+                  })
+                  .eagerlyEvaluate(nullptr));
+  }
   void ask(ShareKey key) {
     asked.add(turns.turn(key).then([this, key] { order.push_back(key); }).eagerlyEvaluate(nullptr));
   }
@@ -97,7 +117,35 @@ void greet(FixtureClient& client, kj::WaitScope& scope) {
 TEST_CASE("Turns: where nobody waits, a message is handled at once") {
   TurnsOfTest test;
   CHECK(test.turns.take(1) == nullptr);
+  test.turns.look().wait(test.io.waitScope);
+  test.turns.look().wait(test.io.waitScope);
   CHECK(test.turns.take(2) == nullptr);
+  KJ_IF_MAYBE (later, test.turns.take(3))
+    later->wait(test.io.waitScope);  // soon
+  else
+    FAIL("two are handled at a time");
+}
+
+// A look may bring the messages of hundreds of connections, which ask before the first of them was handled.
+TEST_CASE("Turns: of hundreds that ask in the same moment all but one stand in line") {
+  TurnsOfTest test(still_clock);
+  for (int i = 0; i < 300; ++i) test.ask_costly(1, Turns::pass_ns / 8);
+  test.ask_costly(2, Turns::pass_ns / 8);
+  kj::joinPromises(test.asked.releaseAsArray()).wait(test.io.waitScope);
+  REQUIRE(test.order.size() == 301);
+  CHECK(std::find(test.order.begin(), test.order.end(), ShareKey{2}) - test.order.begin() <= 2);
+}
+
+TEST_CASE("Turns: what a message costs is its own uid's, though it goes on over several turns of the queue") {
+  TurnsOfTest test(still_clock);
+  for (int i = 0; i < 20; ++i) {
+    test.ask_costly(1, 10 * Turns::pass_ns);
+    test.ask_costly(2, Turns::pass_ns / 100);
+  }
+  kj::joinPromises(test.asked.releaseAsArray()).wait(test.io.waitScope);
+  REQUIRE(test.order.size() == 40);
+  // Twenty of the one cost less than one of the other's.
+  CHECK(std::count(test.order.begin(), test.order.begin() + 23, ShareKey{2}) == 20);
 }
 
 TEST_CASE("Turns: a hundred messages of one uid do not delay another's first") {

@@ -34,7 +34,7 @@ Pair make_pair() {
 
 struct Streams {
   kj::AsyncIoContext io = kj::setupAsyncIo();
-  ReadySockets sockets{io.unixEventPort};
+  ReadySockets sockets{io.unixEventPort, io.provider->getTimer()};
   int turns = 0;
 
   std::unique_ptr<UnixStream> over(UniqueFd fd) {
