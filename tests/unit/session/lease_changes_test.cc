@@ -211,14 +211,14 @@ TEST_CASE("Session: a grant waits in the queue of a full pool for longer than th
   FakeGateway gateway;
   gateway.start();
   gateway.set_full(true);
-  auto session = connect(gateway, 200 * ns_per_ms);
+  auto session = connect(gateway, ns_per_s);
   LeaseRequest request;
   request.bytes = 2 * mib;
   CHECK(session->grant(request).error().code == ErrorCode::capacity_exhausted);
   request.wait_ns = 60 * ns_per_s;
   request.movable = true;
   std::thread room([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     gateway.set_full(false);
   });
   auto lease = session->grant(request);

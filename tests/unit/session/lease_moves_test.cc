@@ -165,7 +165,7 @@ TEST_CASE("Mapping: a move whose commit did not take place leaves the old memory
 }
 
 TEST_CASE("LeaseMove: while the manager is away the outcome is unknown, and asking again settles it") {
-  Scene scene(400 * ns_per_ms);
+  Scene scene(1500 * ns_per_ms);
   auto move = scene.lease->begin_move();
   REQUIRE(move.ok());
   CHECK((*move)->bytes() == 4 * mib);

@@ -92,7 +92,8 @@ TEST_CASE("Session: a grant that was cut off before it happened is sent again") 
 TEST_CASE("Session: a grant that nobody waits for any more is released when it arrives") {
   FakeGateway gateway;
   gateway.start();
-  auto session = connect(gateway, 300 * ns_per_ms);
+  // The grant goes on for as long again, in which it has to be sent anew.
+  auto session = connect(gateway, 3 * ns_per_s);
   gateway.fail_next("grant", Fault::hang);
   LeaseRequest request;
   request.bytes = 2 * mib;
@@ -100,7 +101,7 @@ TEST_CASE("Session: a grant that nobody waits for any more is released when it a
   auto lease = session->grant(request);
   REQUIRE_FALSE(lease.ok());
   CHECK(lease.error().code == ErrorCode::unavailable);
-  CHECK(milliseconds_since(start) >= 290);
+  CHECK(milliseconds_since(start) >= 2990);
   CHECK(gateway.leases().size() == 1);  // it had happened
   gateway.drop_connections();           // sent again with the same key, and answered now
   CHECK(eventually([&] { return gateway.leases().empty(); }));
@@ -153,7 +154,7 @@ TEST_CASE("Lease: a part that cannot be given back does not end the lease") {
 TEST_CASE("Lease: calls wait for the manager to come back, and say so when it does not") {
   FakeGateway gateway;
   gateway.start();
-  auto session = connect(gateway, 400 * ns_per_ms);
+  auto session = connect(gateway, 1500 * ns_per_ms);
   auto lease = grant(*session);
   gateway.stop();
   const auto start = std::chrono::steady_clock::now();
@@ -161,8 +162,8 @@ TEST_CASE("Lease: calls wait for the manager to come back, and say so when it do
   REQUIRE_FALSE(info.ok());
   CHECK(info.error().code == ErrorCode::unavailable);
   CHECK(info.error().detail.find(gateway.socket_path()) != std::string::npos);
-  CHECK(milliseconds_since(start) >= 390);
-  CHECK(milliseconds_since(start) < 5000);
+  CHECK(milliseconds_since(start) >= 1490);
+  CHECK(milliseconds_since(start) < 60'000);
   CHECK(lease->state() == LeaseState::live);
 
   std::atomic<bool> answered{false};
