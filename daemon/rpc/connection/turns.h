@@ -6,8 +6,8 @@
 // A pass is what is handled between two looks. A message that comes while nobody waits, no other one is being handled and
 // time is left in the pass is handled at once: a daemon that is not flooded pays one look more a pass.
 //
-// Place     Each connection asks before it hands on a message, is set up, or is taken apart: server.cc,
-//           back_pressure.cc.
+// Place     Each connection asks before it is read (unix_stream.h) or hands on a message (back_pressure.cc), is set up,
+//           or is taken apart (server.cc).
 // Threads   The event loop's thread only.
 // Design    docs/design/0027-shares.md
 #pragma once
