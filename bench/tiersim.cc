@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How good is the default policy on a trace? Its hits against Belady's, ARC's and LRU's; the time in memory
-// with look-ahead; and what a plan costs. Without the conversation trace a made-up one of the same shape stands
+// How good is the default policy on a trace? Its hits against Belady's, ARC's and LRU's, and those of the
+// block store's eviction order; the time in memory with look-ahead; and what a plan costs. Without the conversation trace a made-up one of the same shape stands
 // in, and the output says so.
 #include <unistd.h>
 
@@ -33,6 +33,7 @@ nlohmann::json as_json(const TiersimNumbers& numbers) {
     result[prefix + "_10pct"] = hits.at_10pct;
   };
   put("tiersim_hits_over_belady", numbers.policy);
+  put("tiersim_prefix_order_hits_over_belady", numbers.prefix_order);
   put("tiersim_arc_hits_over_belady", numbers.arc);
   put("tiersim_lru_hits_over_belady", numbers.lru);
   result["tiersim_stall_over_belady_5pct"] = numbers.stall_over_belady_5pct;
@@ -72,6 +73,7 @@ int main(int argc, char** argv) {
     std::printf("%-32s %8.3f %8.3f %8.3f\n", name, hits.at_1pct, hits.at_5pct, hits.at_10pct);
   };
   line(policies().front().name, numbers->policy);
+  line("prefix-order", numbers->prefix_order);
   line("arc", numbers->arc);
   line("lru", numbers->lru);
   std::printf("time in memory over Belady's, 5 %%, %u requests ahead: %.3f\n", usual_machine().look_ahead,

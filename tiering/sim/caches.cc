@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tiering/sim/belady.h"
+#include "tiering/sim/prefix_order.h"
 
 namespace terrace::tiering {
 namespace {
@@ -211,12 +212,13 @@ std::unique_ptr<Cache> make_cache(std::string_view name, const Trace& trace, uin
   if (name == "lru") return std::make_unique<Lru>(trace.objects, objects_max);
   if (name == "arc") return std::make_unique<Arc>(trace.objects, objects_max);
   if (name == "s3-fifo") return std::make_unique<S3Fifo>(trace.objects, objects_max);
+  if (name == "prefix-order") return std::make_unique<PrefixOrder>(trace, objects_max);
   if (name == "belady") return std::make_unique<Belady>(trace, objects_max);
   return nullptr;
 }
 
 std::vector<std::string_view> cache_names() {
-  return {"lru", "arc", "s3-fifo", "belady"};
+  return {"lru", "arc", "s3-fifo", "prefix-order", "belady"};
 }
 
 }  // namespace terrace::tiering

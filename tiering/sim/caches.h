@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published cache policies, for comparison: they see one use after the other, and bring a used object in at
-// once. Nothing limits their copying.
+// Cache policies, published ones and the block store's own, for comparison: they see one use after the other, and
+// bring a used object in at once. Nothing limits their copying.
 //
 // Place     simulate() runs them beside the policies. tests/unit/tiering_sim holds them to hand-worked traces,
 //           and belady to the true optimum of small ones.
@@ -28,7 +28,8 @@ class Cache {
   uint64_t put_out_ = 0;
 };
 
-// lru; arc (Megiddo and Modha, FAST 2003); s3-fifo (Yang et al., SOSP 2023); belady (the optimum, which knows
+// lru; arc (Megiddo and Modha, FAST 2003); s3-fifo (Yang et al., SOSP 2023); prefix-order (tiering/eviction, which
+// also knows what follows what in a request); belady (the optimum, which knows
 // the trace: it keeps what is used soonest, and what is used later than all that is there is not brought in).
 // nullptr: no such name. `objects_max`: room, more than 0.
 std::unique_ptr<Cache> make_cache(std::string_view name, const Trace& trace, uint64_t objects_max);

@@ -39,8 +39,9 @@ Result<TiersimNumbers> measure_trace(const Trace& trace, const Machine& machine)
       std::string_view name;
       Hits* hits;
     };
-    for (const Judged judged : {Judged{policies().front().name, &numbers.policy}, Judged{"arc", &numbers.arc},
-                                Judged{"lru", &numbers.lru}}) {
+    for (const Judged judged :
+         {Judged{policies().front().name, &numbers.policy}, Judged{"prefix-order", &numbers.prefix_order},
+          Judged{"arc", &numbers.arc}, Judged{"lru", &numbers.lru}}) {
       TERRACE_ASSIGN_OR_RETURN(const uint64_t hits, hits_of(trace, judged.name, room, by_history));
       judged.hits->*share.hits = best == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(best);
     }

@@ -12,7 +12,7 @@ struct TiersimNumbers {
   struct Hits {
     double at_1pct = 0, at_5pct = 0, at_10pct = 0;
   };
-  Hits policy, arc, lru;
+  Hits policy, prefix_order, arc, lru;
   // All requests' time in memory at 5 % with look-ahead, over that of Belady's, whose copies cost nothing.
   double stall_over_belady_5pct = 0;
 };

@@ -46,6 +46,26 @@ TEST_CASE("s3-fifo: what comes back soon after it left goes to the main queue") 
   CHECK(hits_of("s3-fifo", "abcada", 2) == ".....h");
 }
 
+TEST_CASE("prefix-order: of a request the last object goes first, and a used beginning stays") {
+  // Room for four. a b c d, then x, which puts d out; a b c are hits, d is not and puts x out.
+  TraceBuilder builder("requests");
+  for (const std::string_view request : {"abcd", "x", "abcd", "abcd"}) {
+    builder.begin_request(0);
+    for (const char object : request) builder.use(static_cast<uint64_t>(object));
+  }
+  const Trace trace = builder.finish();
+  const auto cache = make_cache("prefix-order", trace, 4);
+  std::string hits;
+  for (const uint32_t object : trace.uses) hits += cache->use(object) ? 'h' : '.';
+  CHECK(hits == ".....hhh.hhhh");
+  CHECK(cache->brought_in() == 6);
+  CHECK(cache->put_out() == 2);
+}
+
+TEST_CASE("prefix-order: requests of one object each are kept as LRU does, before anything is learned") {
+  CHECK(hits_of("prefix-order", "abcdbca", 3) == "....hh.");
+}
+
 TEST_CASE(
     "belady: leaves out what is used farthest ahead, and does not bring in what is used later than the rest") {
   CHECK(hits_of("belady", "abcab", 2) == "...hh");
@@ -95,7 +115,7 @@ TEST_CASE("belady: as many hits as the best of all choices, on 400 small traces;
       return static_cast<long>(std::count(hits.begin(), hits.end(), 'h'));
     };
     CHECK(count("belady") == best);
-    for (const char* other : {"lru", "arc", "s3-fifo"}) CHECK(count(other) <= best);
+    for (const char* other : {"lru", "arc", "s3-fifo", "prefix-order"}) CHECK(count(other) <= best);
   }
 }
 

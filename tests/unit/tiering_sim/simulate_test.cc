@@ -108,13 +108,30 @@ TEST_CASE("benefit-density: on traces it was not tuned to it is never far below 
   }
 }
 
+TEST_CASE("prefix-order: never far below the best of LRU, ARC and S3-FIFO") {
+  for (const GeneratorEntry& entry : generators()) {
+    const Trace trace = *generate_trace(entry.name, 0.3, 3);
+    for (const uint64_t percent : {2, 5, 10, 25}) {
+      const uint64_t room = trace.objects * percent / 100;
+      uint64_t best = 0;
+      for (const char* other : {"lru", "arc", "s3-fifo"})
+        best = std::max(best, simulate(trace, other, room, Machine{})->hits);
+      CAPTURE(entry.name);
+      CAPTURE(percent);
+      const uint64_t ours = simulate(trace, "prefix-order", room, Machine{})->hits;
+      CHECK(static_cast<double>(ours) >= 0.9 * static_cast<double>(best));
+    }
+  }
+}
+
 TEST_CASE("numbers: all of them are made, with look-ahead hardly slower than the optimum") {
   const Trace trace = *generate_trace("conversation", 0.1);
   const auto numbers = measure_trace(trace, usual_machine());
   REQUIRE(numbers.ok());
   CHECK(numbers->stall_over_belady_5pct < 1.3);
   CHECK(numbers->stall_over_belady_5pct >= 1);
-  for (const TiersimNumbers::Hits& hits : {numbers->policy, numbers->arc, numbers->lru}) {
+  for (const TiersimNumbers::Hits& hits :
+       {numbers->policy, numbers->prefix_order, numbers->arc, numbers->lru}) {
     CHECK(hits.at_1pct > 0);
     CHECK(hits.at_1pct < hits.at_10pct);
   }
