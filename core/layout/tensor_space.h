@@ -51,6 +51,7 @@ inline constexpr uint32_t space_parts_max = 64;          // a look-up asks each 
 inline constexpr uint32_t space_holders_max = 64;        // parts and seats: who stores asks each for pins
 inline constexpr uint32_t space_records_max = 1u << 22;  // a part: 1 GiB of records
 inline constexpr uint32_t space_pins_max = 1u << 16;     // a part
+inline constexpr uint32_t space_uses_max = 1u << 16;     // a holder
 inline constexpr uint32_t space_chunks_max = 256;        // who claims one reads so many words of each part
 inline constexpr uint32_t space_dimensions_max = 8;
 inline constexpr uint32_t space_name_bytes_max = 1024;
@@ -58,7 +59,9 @@ inline constexpr uint32_t space_name_bytes_max = 1024;
 // Bits of SpaceHeader::features. A reader refuses bits that it does not know.
 inline constexpr uint32_t space_feature_checksums = 1;  // data has checksums, which readers compare
 inline constexpr uint32_t space_feature_holders = 4;    // there is an ownership line, and maybe seats
-inline constexpr uint32_t space_features_known = space_feature_checksums | space_feature_holders;
+inline constexpr uint32_t space_feature_blocks = 8;     // a KV space: blocks in place of tensors (kv_space.h)
+inline constexpr uint32_t space_features_known =
+    space_feature_checksums | space_feature_holders | space_feature_blocks;
 
 enum class SpaceMode : uint32_t {
   coherent = 1,     // the hardware keeps the hosts' caches coherent
@@ -79,15 +82,16 @@ struct SpaceHeader {
   uint32_t pins_per_part;     // a multiple of 8
   uint32_t mode;              // SpaceMode
   uint32_t features;
-  uint32_t record_bytes;  // 256
+  uint32_t record_bytes;  // 256; of blocks 64
   uint64_t lease_epoch;   // of the lease that was formatted; 0: unknown
   uint64_t created_unix_s;
-  uint64_t seats_offset;  // a multiple of 64; this and seat_count with space_feature_holders
-  uint32_t seat_count;    // with the parts at most space_holders_max
-  uint32_t chunk_count;   // data_bytes / chunk_bytes, rounded up
-  uint64_t chunk_bytes;   // a multiple of 64; the last chunk may be shorter
-  uint64_t data_offset;   // a multiple of 4096, behind the parts
-  uint8_t reserved[132];
+  uint64_t seats_offset;     // a multiple of 64; this and seat_count with space_feature_holders
+  uint32_t seat_count;       // with the parts at most space_holders_max
+  uint32_t chunk_count;      // data_bytes / chunk_bytes, rounded up
+  uint64_t chunk_bytes;      // a multiple of 64; the last chunk may be shorter
+  uint64_t data_offset;      // a multiple of 4096, behind the parts
+  uint32_t uses_per_holder;  // of blocks: words behind the pins, a multiple of 8; else 0
+  uint8_t reserved[128];
   uint32_t checksum;  // crc32c of bytes 0 to 251
 };
 
@@ -119,7 +123,8 @@ struct alignas(64) PartOwner {
   uint64_t host;       // for people
   uint64_t state;      // PartState
   uint64_t pins_used;  // pins at and beyond this index were never used under this epoch
-  uint64_t reserved[4];
+  uint64_t uses;       // of blocks: words that were ever written to the ring behind the pins
+  uint64_t reserved[3];
 };
 
 // One word of the pin table: 0, or what its owner reads in place, or (pin_asks_removal) a tensor that it asks
@@ -191,11 +196,11 @@ static_assert(offsetof(SpaceHeader, record_bytes) == 68 && offsetof(SpaceHeader,
 static_assert(offsetof(SpaceHeader, created_unix_s) == 80);
 static_assert(offsetof(SpaceHeader, seats_offset) == 88 && offsetof(SpaceHeader, seat_count) == 96);
 static_assert(offsetof(SpaceHeader, chunk_count) == 100 && offsetof(SpaceHeader, chunk_bytes) == 104);
-static_assert(offsetof(SpaceHeader, data_offset) == 112);
+static_assert(offsetof(SpaceHeader, data_offset) == 112 && offsetof(SpaceHeader, uses_per_holder) == 120);
 static_assert(sizeof(SpaceOwnership) == 64 && space_ownership_offset == sizeof(SpaceHeader));
 static_assert(std::is_trivially_copyable_v<PartOwner> && sizeof(PartOwner) == 64);
 static_assert(offsetof(PartOwner, host) == 8 && offsetof(PartOwner, state) == 16);
-static_assert(offsetof(PartOwner, pins_used) == 24);
+static_assert(offsetof(PartOwner, pins_used) == 24 && offsetof(PartOwner, uses) == 32);
 static_assert(std::is_trivially_copyable_v<TensorSlots> && sizeof(TensorSlots) == 64);
 static_assert(offsetof(TensorSlots, incarnation) == 8 && offsetof(TensorSlots, name_hash) == 16);
 static_assert(offsetof(TensorSlots, owner_epoch) == 24 && offsetof(TensorSlots, data_checksums) == 32);

@@ -35,6 +35,10 @@ Error corrupt(const char* what) {
   return refuse(ErrorCode::corrupt, std::string(what) + "; format it again");
 }
 
+uint32_t record_bytes_of(SpaceContent content) {
+  return content == SpaceContent::blocks ? sizeof(layout::BlockRecord) : sizeof(layout::SpaceRecord);
+}
+
 uint32_t header_checksum(const SpaceHeader& header) {
   return crc32c(std::as_bytes(std::span(&header, 1)).first(layout::space_header_checked_bytes));
 }
@@ -118,14 +122,20 @@ Result<SpaceHeader> plan_header(std::span<const std::byte> memory, const Geometr
   header.version_major = layout::space_version_major;
   header.version_minor = layout::space_version_minor;
   header.header_bytes = sizeof(SpaceHeader);
-  header.record_bytes = sizeof(layout::SpaceRecord);
+  const bool blocks = options.content == SpaceContent::blocks;
+  header.record_bytes = record_bytes_of(options.content);
+  header.uses_per_holder = blocks ? static_cast<uint32_t>(round_up(options.uses, 8)) : 0;
   header.part_count = options.parts;
   header.records_per_part = std::bit_ceil(options.records);
   header.pins_per_part = static_cast<uint32_t>(round_up(std::max(options.pins, 1u), 8));
   header.mode = static_cast<uint32_t>(options.mode);
-  header.features = options.features | layout::space_feature_holders;
+  header.features =
+      options.features | layout::space_feature_holders | (blocks ? layout::space_feature_blocks : 0);
   header.lease_epoch = options.lease_epoch;
-  Geometry sizes{.records = header.records_per_part, .pins = header.pins_per_part};
+  Geometry sizes{.records = header.records_per_part,
+                 .pins = header.pins_per_part,
+                 .uses = header.uses_per_holder,
+                 .record_bytes = header.record_bytes};
   header.seats_offset = seats_from;
   header.seat_count = options.seats;
   header.parts_offset = round_up(header.seats_offset + options.seats * sizes.pins_end(), page);
@@ -138,7 +148,7 @@ Result<SpaceHeader> plan_header(std::span<const std::byte> memory, const Geometr
   sizes.chunks =
       static_cast<uint32_t>(std::clamp<uint64_t>(left / header.chunk_bytes + 1, 1, layout::space_chunks_max));
   header.part_bytes = round_up(sizes.records_end(), page);
-  const uint64_t needed = options.parts * header.part_bytes + page;
+  const uint64_t needed = options.parts * header.part_bytes + (blocks ? header.chunk_bytes : page);
   if (left < needed)
     return refuse(ErrorCode::capacity_exhausted,
                   std::to_string(bytes) + " bytes are too few: " + std::to_string(options.parts) +
@@ -147,13 +157,14 @@ Result<SpaceHeader> plan_header(std::span<const std::byte> memory, const Geometr
   header.data_offset = before + options.parts * header.part_bytes;
   header.data_bytes = std::min(left - options.parts * header.part_bytes, sizes.chunks * header.chunk_bytes);
   header.chunk_bytes = std::min(header.chunk_bytes, header.data_bytes);
+  if (blocks) header.data_bytes -= header.data_bytes % header.chunk_bytes;
   header.chunk_count = static_cast<uint32_t>((header.data_bytes + header.chunk_bytes - 1) / header.chunk_bytes);
   header.total_bytes = header.data_offset + header.data_bytes;
   header.checksum = header_checksum(header);
   return header;
 }
 
-Result<Geometry> check_header(const SpaceHeader& header, std::span<std::byte> memory) {
+Result<Geometry> check_header(const SpaceHeader& header, std::span<std::byte> memory, SpaceContent content) {
   if (header.magic != layout::space_magic) return refuse(ErrorCode::not_found, "there is none in this memory");
   if (header.version_major != layout::space_version_major)
     return refuse(ErrorCode::version_mismatch,
@@ -162,7 +173,13 @@ Result<Geometry> check_header(const SpaceHeader& header, std::span<std::byte> me
   if (header.checksum != header_checksum(header)) return corrupt("the header does not have its checksum");
   if ((header.features & ~layout::space_features_known) != 0)
     return refuse(ErrorCode::version_mismatch, "it needs features unknown to this program");
-  if (header.header_bytes != sizeof(SpaceHeader) || header.record_bytes != sizeof(layout::SpaceRecord) ||
+  const bool blocks = (header.features & layout::space_feature_blocks) != 0;
+  if (blocks != (content == SpaceContent::blocks))
+    return refuse(
+        ErrorCode::version_mismatch,
+        blocks ? "this memory has a KV space (terrace kv), no tensor space; format it anew to change that"
+               : "this memory has a tensor space, no KV space; format it anew to change that");
+  if (header.header_bytes != sizeof(SpaceHeader) || header.record_bytes != record_bytes_of(content) ||
       (header.mode != static_cast<uint32_t>(SpaceMode::coherent) &&
        header.mode != static_cast<uint32_t>(SpaceMode::noncoherent)))
     return corrupt("header size, record size or mode is not one of version 2");
@@ -171,6 +188,9 @@ Result<Geometry> check_header(const SpaceHeader& header, std::span<std::byte> me
       header.pins_per_part == 0 || header.pins_per_part > layout::space_pins_max ||
       header.pins_per_part % 8 != 0 || header.chunk_count == 0 || header.chunk_count > layout::space_chunks_max)
     return corrupt("more parts, records, pins or chunks than the format allows");
+  if (header.uses_per_holder > (blocks ? layout::space_uses_max : 0) || header.uses_per_holder % 8 != 0 ||
+      (blocks && header.data_bytes % std::max<uint64_t>(header.chunk_bytes, 1) != 0))
+    return corrupt("its uses or chunks are not what blocks have");
   Geometry geometry{.base = memory.data(),
                     .total_bytes = header.total_bytes,
                     .parts_offset = header.parts_offset,
@@ -182,6 +202,8 @@ Result<Geometry> check_header(const SpaceHeader& header, std::span<std::byte> me
                     .parts = header.part_count,
                     .records = header.records_per_part,
                     .pins = header.pins_per_part,
+                    .uses = header.uses_per_holder,
+                    .record_bytes = header.record_bytes,
                     .features = header.features,
                     .mode = static_cast<SpaceMode>(header.mode),
                     .lease_epoch = header.lease_epoch};

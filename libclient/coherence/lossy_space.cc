@@ -14,16 +14,18 @@ bool within(const void* address, std::span<const std::byte> memory) {
 }  // namespace
 
 Error lost_memory(const char* where, const void* address, std::span<const std::byte> memory) {
+  const std::string what = std::string_view(where).substr(0, 2) == "Kv" ? "KV space" : "tensor space";
   if (within(address, memory))
-    return Error{.code = ErrorCode::lease_expired,
-                 .where = where,
-                 .detail =
-                     "tensor space: its memory is gone: the lease has ended, or the file was cut. Get "
-                     "another lease and attach again"};
+    return Error{
+        .code = ErrorCode::lease_expired,
+        .where = where,
+        .detail = what +
+                  ": its memory is gone: the lease has ended, or the file was cut. Get another lease and "
+                  "attach again"};
   return Error{.code = ErrorCode::io_error,
                .os_errno = EFAULT,
                .where = where,
-               .detail = "tensor space: the caller's own memory went away during the copy (SIGBUS)"};
+               .detail = what + ": the caller's own memory went away during the copy (SIGBUS)"};
 }
 
 Error LossySpace::lost_at(const void* address) const {

@@ -19,6 +19,7 @@
 #include <unordered_set>
 
 #include "core/base/sync/mutex.h"
+#include "libclient/coherence/chains.h"
 #include "libclient/coherence/chunk_claims.h"
 #include "libclient/coherence/free_space.h"
 #include "libclient/coherence/owner_line.h"
@@ -84,6 +85,19 @@ class OwnedPart {
   uint64_t remove_what_peers_ask();
 
  private:
+  // For the functions of chains.h, which are called under the mutex.
+  struct Table {
+    OwnedPart* part;
+    uint32_t records() const { return part->geometry_.records; }
+    uint64_t word(uint32_t index) const { return part->memory_.load(part->word_at(index)); }
+    void set_word(uint32_t index, uint64_t word, Step step) const TERRACE_NO_THREAD_SAFETY_ANALYSIS {
+      part->set_word(index, word, step);
+    }
+    uint32_t home(uint32_t index) const {
+      return part->geometry_.home(part->memory_.load(&part->record(index)->slots.name_hash));
+    }
+  };
+
   layout::SpaceRecord* record(uint32_t index) const { return geometry_.record(part_, index); }
   uint64_t* word_at(uint32_t index) const { return &record(index)->slots.word; }
   void set_word(uint32_t index, uint64_t word, Step written_back) TERRACE_REQUIRES(mutex_) {
@@ -105,11 +119,7 @@ class OwnedPart {
   // Room for `bytes`, in a chunk that is claimed for them if need be. Returns done, full, crowded.
   Outcome take_room(uint64_t bytes, uint64_t* offset) TERRACE_REQUIRES(mutex_);
   void give_room(const layout::TensorShape& shape) TERRACE_REQUIRES(mutex_);  // of a tensor that is gone
-  void unlink_tail(uint32_t index) TERRACE_REQUIRES(mutex_);
   bool repair(uint32_t index, uint64_t word) TERRACE_REQUIRES(mutex_);
-  void link_chains() TERRACE_REQUIRES(mutex_);
-  bool link_chain(uint32_t index, uint64_t* steps) TERRACE_REQUIRES(mutex_);
-  void link(uint32_t index) TERRACE_REQUIRES(mutex_);
   void set_owner(layout::PartState state) TERRACE_REQUIRES(mutex_);
 
   Memory memory_;

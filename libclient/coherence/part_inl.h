@@ -180,19 +180,7 @@ void OwnedPart<Memory>::make_gone(uint32_t index, uint64_t word) {
   set_word(index, layout::word_linked | next, Step::gone_written_back);
   memory_.store_barrier(Step::gone_before_reuse);
   --live_;
-  unlink_tail(index);
-}
-
-// A gone record behind which no chain goes on ends its own chain; so do the gone ones before it.
-template <CoherenceMemory Memory>
-void OwnedPart<Memory>::unlink_tail(uint32_t index) {
-  const uint32_t mask = geometry_.records - 1;
-  if (has(memory_.load(word_at((index + 1) & mask)), layout::word_linked)) return;
-  for (uint32_t steps = 0; steps < geometry_.records; ++steps, index = (index - 1) & mask) {
-    const uint64_t word = memory_.load(word_at(index));
-    if (!has(word, layout::word_linked) || has(word, layout::word_live)) return;
-    set_word(index, word & ~layout::word_linked, Step::none);
-  }
+  unlink_tail(Table{this}, index);
 }
 
 }  // namespace terrace::coherence

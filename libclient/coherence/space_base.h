@@ -27,8 +27,6 @@ class SpaceBase : public TensorSpace {
   static Error error_of(coherence::Outcome outcome, const SharedTensor& tensor, bool dead);
   static Error read_only(const SharedTensor& tensor);
   static Error without_seats(const SharedTensor& tensor);
-  // The space's kind of owners, and that of the source that was given: numbers of layout::OwnershipKind.
-  static Error other_kind(uint64_t of_space, uint64_t of_source);
   static Error foreign(const SharedTensor& tensor);
   // By its owner, in the time that was given. `dead`: the owner is.
   static Error not_removed(const SharedTensor& tensor, bool dead);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/sync/mutex.h"
+#include "libclient/coherence/holder_claims.h"
 #include "libclient/coherence/space_base.h"
 #include "libclient/coherence/space_core.h"
 
@@ -24,7 +25,9 @@ class SpaceOf final : public SpaceBase {
 
  public:
   SpaceOf(const coherence::Geometry& geometry, AttachOptions options)
-      : options_(std::move(options)), core_(Memory(), geometry, dead_check()) {}
+      : options_(std::move(options)),
+        claims_(geometry, options_.ownership, "tensor space"),
+        core_(Memory(), geometry, claims_.dead_check()) {}
 
   // In a forked child everything here is the parent's: nothing may be stored.
   ~SpaceOf() override {
@@ -42,15 +45,14 @@ class SpaceOf final : public SpaceBase {
   // Errors: as TensorSpace::attach.
   Status claim() {
     if (options_.ownership == nullptr) return {};
-    if (core_.geometry().says_ownership())
-      TERRACE_RETURN_IF_ERROR(check_kind(coherence::kind_of_owners(Memory(), core_.geometry())));
+    TERRACE_RETURN_IF_ERROR(claims_.check_kind());
     if (!options_.own_a_part) return {};
     if (options_.part && *options_.part >= core_.geometry().parts)
       return no_part(ErrorCode::invalid_argument,
                      "it has " + std::to_string(core_.geometry().parts) + " parts");
     if (options_.claim == PartClaim::when_needed && !options_.part) return {};
     return claim_part(options_.part ? std::vector<uint32_t>{*options_.part}
-                                    : to_try(0, core_.geometry().parts));
+                                    : claims_.to_try(0, core_.geometry().parts));
   }
 
   std::optional<uint32_t> part() const override {
@@ -252,76 +254,12 @@ class SpaceOf final : public SpaceBase {
     memory.invalidate(geometry.claim(0, 0), uint64_t{geometry.chunks} * sizeof(uint64_t),
                       coherence::Step::none);
     memory.load_barrier(coherence::Step::none);
-    coherence::ChunkClaims<Memory> claims(memory, geometry, 0, dead_check());
+    coherence::ChunkClaims<Memory> claims(memory, geometry, 0, claims_.dead_check());
     return coherence::with_chunks({}, claims.look_for_free(), geometry);
-  }
-
-  coherence::IsDead dead_check() const {
-    return [this](uint32_t part, uint64_t epoch) {
-      return options_.ownership != nullptr && knows_owners() && options_.ownership->is_dead(part, epoch);
-    };
-  }
-
-  // Of another kind's owners a source knows nothing, so none of them is dead for it.
-  bool knows_owners() const {
-    if (!core_.geometry().says_ownership() || right_kind_.load(std::memory_order_relaxed)) return true;
-    const bool right = coherence::kind_of_owners(Memory(), core_.geometry()) == own_kind();
-    if (right) right_kind_.store(true, std::memory_order_relaxed);
-    return right;
-  }
-  uint64_t own_kind() const { return static_cast<uint64_t>(options_.ownership->kind()); }
-  Status check_kind(uint64_t kind) const {
-    if (kind == 0 || kind == own_kind()) return {};
-    return other_kind(kind, own_kind());
   }
 
   static Error no_part(ErrorCode code, const std::string& why) {
     return Error{.code = code, .where = "TensorSpace::attach", .detail = "tensor space: " + why};
-  }
-
-  // Parts or seats. First those whose owner did not give them back: if it is dead, what it left blocks others
-  // until then.
-  std::vector<uint32_t> to_try(uint32_t begin, uint32_t end) {
-    std::vector<uint32_t> holders, given_back;
-    for (uint32_t holder = begin; holder < end; ++holder)
-      (last_owner(holder).gave_back ? given_back : holders).push_back(holder);
-    holders.insert(holders.end(), given_back.begin(), given_back.end());
-    return holders;
-  }
-
-  struct Claimed {
-    uint32_t holder = 0;
-    uint64_t epoch = 0;
-  };
-  // The first that can be had. `busy` if none: its detail is why in brackets, or empty.
-  Result<Claimed> claim_first(const std::vector<uint32_t>& holders) {
-    std::string why;
-    std::optional<Error> refused;
-    for (const uint32_t holder : holders) {
-      const Result<uint64_t> epoch =
-          options_.ownership->claim_after(holder, [this, holder] { return last_owner(holder); });
-      if (epoch.ok()) {
-        const Status kind = settle_kind();
-        if (kind.ok()) return Claimed{holder, *epoch};
-        options_.ownership->release(holder);
-        return kind.error();
-      }
-      const ErrorCode code = epoch.error().code;
-      if (code == ErrorCode::busy)
-        why = " (" + epoch.error().detail + ")";
-      else if (code != ErrorCode::permission_denied && code != ErrorCode::limit_exceeded)
-        return epoch.error();  // not of this part alone
-      else if (!refused)
-        refused = epoch.error();
-    }
-    if (refused) return *refused;
-    return Error{.code = ErrorCode::busy, .where = "TensorSpace::attach", .detail = why};
-  }
-
-  // Before the first store to a part or seat: the first owner's kind is the space's.
-  Status settle_kind() {
-    if (!core_.geometry().says_ownership()) return {};
-    return check_kind(coherence::settle_kind(Memory(), core_.geometry(), own_kind()));
   }
 
   // Whether a part is claimed by the first call that needs one.
@@ -331,7 +269,7 @@ class SpaceOf final : public SpaceBase {
 
   // The first of them that can be had is this holder's. Errors: as TensorSpace::attach.
   Status claim_part(const std::vector<uint32_t>& parts) {
-    const Result<Claimed> claimed = claim_first(parts);
+    const Result<coherence::Claimed> claimed = claims_.claim_first(parts);
     if (claimed.ok()) {
       core_.become_owner(claimed->holder, claimed->epoch, options_.host);
       own_.store(core_.own(), std::memory_order_release);  // release: pairs with own()
@@ -356,7 +294,7 @@ class SpaceOf final : public SpaceBase {
     if (core_.find(name, &found) == Outcome::done)
       return refuse(ErrorCode::already_exists, "tensor " + quoted_name(name) + " exists: open it");
     const MutexLock lock(holder_mutex_);
-    return own() != nullptr ? Status{} : claim_part(to_try(0, core_.geometry().parts));
+    return own() != nullptr ? Status{} : claim_part(claims_.to_try(0, core_.geometry().parts));
   }
 
   // The part that the tensor is in, where none is owned yet. Errors: `busy`: its owner lives.
@@ -376,7 +314,8 @@ class SpaceOf final : public SpaceBase {
     if (core_.seat() != nullptr || own() != nullptr) return {};
     const coherence::Geometry& geometry = core_.geometry();
     if (geometry.seats == 0 && !claims_later()) return without_seats(tensor);
-    const Result<Claimed> claimed = claim_first(to_try(geometry.parts, geometry.holders()));
+    const Result<coherence::Claimed> claimed =
+        claims_.claim_first(claims_.to_try(geometry.parts, geometry.holders()));
     if (claimed.ok()) {
       core_.take_seat(claimed->holder, claimed->epoch, options_.host);
       seated_.store(true, std::memory_order_release);  // release: pairs with seat() and the load above
@@ -384,28 +323,11 @@ class SpaceOf final : public SpaceBase {
     }
     if (claimed.error().code != ErrorCode::busy) return claimed.error();
     // Rather a part than nothing, but none that a restarted writer will ask for.
-    if (claims_later() && claim_part(spare_parts()).ok()) return {};
+    if (claims_later() && claim_part(claims_.spare_parts()).ok()) return {};
     return refuse(ErrorCode::busy, "tensor " + quoted_name(tensor.name()) + ": none of " +
                                        std::to_string(geometry.seats) +
                                        " seats for holders without a part can be had" + claimed.error().detail +
                                        "; read by copy, end another such holder, or format with more seats");
-  }
-
-  // Those that nobody had yet, or that were given back.
-  std::vector<uint32_t> spare_parts() {
-    std::vector<uint32_t> spare;
-    for (uint32_t part = 0; part < core_.geometry().parts; ++part)
-      if (const LastOwner last = last_owner(part); last.epoch == 0 || last.gave_back) spare.push_back(part);
-    return spare;
-  }
-
-  LastOwner last_owner(uint32_t holder) {
-    Memory memory;
-    const layout::PartOwner* const owner = core_.geometry().owner(holder);
-    memory.invalidate(owner, sizeof *owner, coherence::Step::none);
-    memory.load_barrier(coherence::Step::none);
-    return {.epoch = memory.load(&owner->epoch),
-            .gave_back = memory.load(&owner->state) == static_cast<uint64_t>(layout::PartState::free)};
   }
 
   bool forked() const { return ::getpid() != process_; }
@@ -456,7 +378,8 @@ class SpaceOf final : public SpaceBase {
     do {
       Memory().pause();
       gone = core_.reader().look(located).outcome == Outcome::gone;
-      if (!gone && waiting.long_wait()) dead = dead_check()(located.part, last_owner(located.part).epoch);
+      if (!gone && waiting.long_wait())
+        dead = claims_.dead_check()(located.part, claims_.last_owner(located.part).epoch);
     } while (!gone && !dead && waiting.again(Outcome::pinned));
     core_.pins().drop(*word);
     return gone ? Status{} : Status(not_removed(tensor, dead));
@@ -487,7 +410,7 @@ class SpaceOf final : public SpaceBase {
     Memory memory;
     const uint64_t* const owner_epoch = &core_.reader().slots(*tensor.located_)->owner_epoch;
     const uint64_t writer = memory.load(owner_epoch);
-    if (!dead_check()(tensor.part_, writer)) return false;
+    if (!claims_.dead_check()(tensor.part_, writer)) return false;
     // It may have published just before: what is there after its death is the answer. A mark under another
     // epoch is the next owner's, who lives.
     return core_.reader().look(*tensor.located_).outcome == Outcome::writing &&
@@ -514,9 +437,9 @@ class SpaceOf final : public SpaceBase {
   }
 
   const AttachOptions options_;
+  const coherence::HolderClaims<Memory> claims_;
   const pid_t process_ = ::getpid();
-  mutable std::atomic<bool> right_kind_ = false;  // the space's is known, and the source's
-  Mutex holder_mutex_;                            // while a part or a seat is taken
+  Mutex holder_mutex_;  // while a part or a seat is taken
   std::atomic<bool> seated_ = false;
   std::atomic<coherence::OwnedPart<Memory>*> own_ = nullptr;  // core_'s, once it is taken over
   SystemClock clock_;

@@ -29,7 +29,7 @@ void OwnedPart<Memory>::take_over() {
     if (!repair(index, word)) make_gone(index, word);
   }
   chunks_.give_back(0, geometry_.data_bytes, &free_);
-  link_chains();
+  link_chains(Table{this});
   set_owner(layout::PartState::owned);
   memory_.store_barrier(Step::none);  // what is late here is only late: who uses it has a barrier of its own
 }
@@ -59,35 +59,6 @@ bool OwnedPart<Memory>::repair(uint32_t index, uint64_t word) {
   const uint64_t lost = tensor.shape.slot_count == 1 ? layout::word_blank : 0;
   set_word(index, kept | lost | (version_of(word) - 1 + 4), Step::take_over_written_back);
   return true;
-}
-
-// Everything between a live record and its home is linked, so that its name is found. Records far from their
-// homes, as only a hostile owner leaves them, get every record linked: right as well, only slower to search.
-template <CoherenceMemory Memory>
-void OwnedPart<Memory>::link_chains() {
-  uint64_t steps = 64 * uint64_t{geometry_.records};
-  bool linked = true;
-  for (uint32_t index = 0; index < geometry_.records && linked; ++index)
-    if (has(memory_.load(word_at(index)), layout::word_live)) linked = link_chain(index, &steps);
-  for (uint32_t index = 0; index < geometry_.records && !linked; ++index) link(index);
-}
-
-template <CoherenceMemory Memory>
-bool OwnedPart<Memory>::link_chain(uint32_t index, uint64_t* steps) {
-  const uint32_t mask = geometry_.records - 1;
-  for (uint32_t at = geometry_.home(memory_.load(&record(index)->slots.name_hash)); at != index;
-       at = (at + 1) & mask) {
-    if ((*steps)-- == 0) return false;
-    link(at);
-  }
-  return true;
-}
-
-template <CoherenceMemory Memory>
-void OwnedPart<Memory>::link(uint32_t index) {
-  const uint64_t word = memory_.load(word_at(index));
-  if (!has(word, layout::word_linked))
-    set_word(index, word | layout::word_linked, Step::take_over_written_back);
 }
 
 template <CoherenceMemory Memory>

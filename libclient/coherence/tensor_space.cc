@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "core/os/lossy_access.h"
+#include "libclient/coherence/formatting.h"
 #include "libclient/coherence/lossy_space.h"
 #include "libclient/coherence/memory/coherent_memory.h"
 #include "libclient/coherence/memory/noncoherent_memory.h"
 #include "libclient/coherence/space_of.h"
-#include "terrace/mapping.h"
 
 namespace terrace {
 
@@ -31,75 +31,6 @@ constexpr uint32_t seats_by_default = 8;
 constexpr uint64_t attempts_at_least = 64;
 constexpr uint64_t attempts_hot = 200'000;  // some milliseconds; then the processor is given up in between
 
-Error unsupported_memory() {
-  return Error{.code = ErrorCode::unsupported,
-               .where = "TensorSpace",
-               .detail = "tensor space: this processor cannot write back single cache lines"};
-}
-
-// "an owner by the manager (ownership_by_manager)"
-std::string owner_by(uint64_t kind) {
-  switch (static_cast<layout::OwnershipKind>(kind)) {
-    case layout::OwnershipKind::manager: return "an owner by the manager (ownership_by_manager)";
-    case layout::OwnershipKind::hosts: return "an owner by host (ownership_by_host_ranges)";
-    case layout::OwnershipKind::locks: return "an owner by file locks (ownership_by_locks)";
-    case layout::OwnershipKind::program: return "an owner by a source that a program made";
-    default: return "an owner by a kind of source that this program does not know";
-  }
-}
-
-// What SpaceOptions says, or the lease's pool where the memory is a lease's.
-// Errors    as TensorSpace::format
-Result<SpaceCoherence> coherence_for(std::span<const std::byte> memory, std::optional<SpaceCoherence> said) {
-  const std::shared_ptr<Lease> lease = lease_of_memory(memory);
-  // A device of which nobody says what it is may be another host's as well.
-  if (lease == nullptr && !said && is_dax_memory(memory)) return SpaceCoherence::noncoherent;
-  if (lease == nullptr) return said.value_or(SpaceCoherence::coherent);
-  if (said == SpaceCoherence::noncoherent) return *said;  // right everywhere
-  TERRACE_ASSIGN_OR_RETURN(const LeaseInfo info, lease->info());
-  if (!said)
-    return info.coherence == MemoryCoherence::coherent ? SpaceCoherence::coherent : SpaceCoherence::noncoherent;
-  if (info.coherence != MemoryCoherence::noncoherent) return *said;
-  return Error{.code = ErrorCode::invalid_argument,
-               .where = "TensorSpace::format",
-               .detail = "tensor space: `coherent` was asked for in lease " + std::to_string(info.id.value) +
-                         ", but its pool '" + info.pool + "' is noncoherent, as its operator says. Leave " +
-                         "coherence out, or have the pool changed: terrace pool set " + info.pool +
-                         " --coherence coherent"};
-}
-
-template <typename Memory>
-void write_zeros(Memory& memory, std::byte* to, uint64_t bytes) {
-  alignas(64) static constexpr std::byte zeros[4096] = {};
-  for (uint64_t at = 0; at < bytes; at += sizeof zeros)
-    memory.write(to + at, zeros, std::min<uint64_t>(sizeof zeros, bytes - at));
-}
-
-// Zeroes everything that says where something is, then the header, its magic last.
-template <typename Memory>
-void write_empty(Memory memory, std::span<std::byte> bytes, const layout::SpaceHeader& header,
-                 const coherence::Geometry& geometry, uint64_t ownership_kind) {
-  auto* const magic = reinterpret_cast<uint64_t*>(bytes.data());
-  memory.store(magic, 0);
-  memory.write_back(magic, sizeof(uint64_t), Step::none);
-  memory.store_barrier(Step::none);
-  std::byte* const behind = bytes.data() + sizeof header;  // ownership line and seats
-  write_zeros(memory, behind, geometry.parts_offset - sizeof header);
-  memory.store(&geometry.ownership()->kind, ownership_kind);
-  memory.write_back(behind, geometry.parts_offset - sizeof header, Step::none);
-  for (uint32_t part = 0; part < geometry.parts; ++part) {
-    write_zeros(memory, geometry.part_at(part), geometry.records_end());
-    memory.write_back(geometry.part_at(part), geometry.records_end(), Step::none);
-  }
-  memory.write(bytes.data() + sizeof(uint64_t), reinterpret_cast<const std::byte*>(&header) + sizeof(uint64_t),
-               sizeof header - sizeof(uint64_t));
-  memory.write_back(bytes.data(), sizeof header, Step::none);
-  memory.store_barrier(Step::none);
-  memory.store(magic, header.magic);
-  memory.write_back(magic, sizeof(uint64_t), Step::none);
-  memory.store_barrier(Step::none);
-}
-
 template <typename Memory>
 Result<std::unique_ptr<TensorSpace>> attach_as(const coherence::Geometry& geometry, AttachOptions options) {
   auto space = std::make_unique<SpaceOf<Memory>>(geometry, std::move(options));
@@ -108,28 +39,11 @@ Result<std::unique_ptr<TensorSpace>> attach_as(const coherence::Geometry& geomet
       std::make_unique<LossySpace>(std::move(space), std::span(geometry.base, geometry.total_bytes)));
 }
 
-// What `call` answers, unless it missed `memory`.
-template <typename Call>
-auto unless_lost(const char* where, std::span<const std::byte> memory, Call call) -> decltype(call()) {
-  const os::LossyAccesses accesses;
-  auto answer = call();
-  if (const void* lost = os::LossyAccesses::lost_address(); lost != nullptr)
-    return lost_memory(where, lost, memory);
-  return answer;
-}
-
 Result<std::unique_ptr<TensorSpace>> attach_to(std::span<std::byte> memory, AttachOptions options) {
-  layout::SpaceHeader header{};
-  // How the memory behaves is not known before it is read: dropping a line is right for both kinds.
-  const coherence::NonCoherentMemory careful;
-  careful.invalidate(memory.data(), sizeof header, Step::none);
-  careful.load_barrier(Step::none);
-  careful.read(&header, memory.data(), sizeof header);
-  careful.load_barrier(Step::none);
-  TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry, coherence::check_header(header, memory));
+  TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry,
+                           coherence::read_geometry(memory, coherence::SpaceContent::tensors));
   if (geometry.mode == layout::SpaceMode::coherent)
     return attach_as<coherence::CoherentMemory>(geometry, std::move(options));
-  if (!coherence::NonCoherentMemory::supported()) return unsupported_memory();
   return attach_as<coherence::NonCoherentMemory>(geometry, std::move(options));
 }
 
@@ -139,26 +53,16 @@ Status TensorSpace::format(std::span<std::byte> memory, const SpaceOptions& opti
   TERRACE_ASSIGN_OR_RETURN(const SpaceCoherence coherence, coherence_for(memory, options.coherence));
   const bool coherent = coherence == SpaceCoherence::coherent;
   const uint32_t seats_left = layout::space_holders_max - std::min(options.parts, layout::space_holders_max);
-  if (!coherent && !coherence::NonCoherentMemory::supported()) return unsupported_memory();
-  TERRACE_ASSIGN_OR_RETURN(
-      layout::SpaceHeader header,
-      coherence::plan_header(
-          memory, {.parts = options.parts,
-                   .records = options.records_per_part,
-                   .pins = options.pins_per_part,
-                   .seats = options.seats.value_or(std::min(seats_by_default, seats_left)),
-                   .features = options.checksums.value_or(!coherent) ? layout::space_feature_checksums : 0,
-                   .mode = coherent ? layout::SpaceMode::coherent : layout::SpaceMode::noncoherent,
-                   .lease_epoch = options.lease_epoch.value}));
-  TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry, coherence::check_header(header, memory));
-  const uint64_t kind = options.ownership ? static_cast<uint64_t>(*options.ownership) : 0;
-  return unless_lost("TensorSpace::format", memory, [&]() -> Status {
-    if (coherent)
-      write_empty(coherence::CoherentMemory(), memory, header, geometry, kind);
-    else
-      write_empty(coherence::NonCoherentMemory(), memory, header, geometry, kind);
-    return {};
-  });
+  return coherence::format_space(
+      "TensorSpace::format", memory,
+      {.parts = options.parts,
+       .records = options.records_per_part,
+       .pins = options.pins_per_part,
+       .seats = options.seats.value_or(std::min(seats_by_default, seats_left)),
+       .features = options.checksums.value_or(!coherent) ? layout::space_feature_checksums : 0,
+       .mode = coherent ? layout::SpaceMode::coherent : layout::SpaceMode::noncoherent,
+       .lease_epoch = options.lease_epoch.value},
+      options.ownership);
 }
 
 Result<std::unique_ptr<TensorSpace>> TensorSpace::attach(std::span<std::byte> memory, AttachOptions options) {
@@ -166,7 +70,8 @@ Result<std::unique_ptr<TensorSpace>> TensorSpace::attach(std::span<std::byte> me
     return Error{.code = ErrorCode::not_found,
                  .where = "TensorSpace::attach",
                  .detail = "tensor space: the memory is shorter than a header, or not 64-byte aligned"};
-  return unless_lost("TensorSpace::attach", memory, [&] { return attach_to(memory, std::move(options)); });
+  return coherence::unless_lost("TensorSpace::attach", memory,
+                                [&] { return attach_to(memory, std::move(options)); });
 }
 
 uint64_t TensorSpace::look_at(const uint64_t* word) {
@@ -228,14 +133,6 @@ Error SpaceBase::without_seats(const SharedTensor& tensor) {
                .detail = "tensor " + quoted_name(tensor.name()) +
                          ": this holder owns no part and can only copy, as the space has no seats; format it "
                          "anew with seats, or attach with a part"};
-}
-
-Error SpaceBase::other_kind(uint64_t of_space, uint64_t of_source) {
-  return Error{.code = ErrorCode::permission_denied,
-               .where = "TensorSpace::attach",
-               .detail = "tensor space: it had " + owner_by(of_space) +
-                         ", or was formatted for one, and this holder asks for " + owner_by(of_source) +
-                         ": all holders of a space use the same kind of source; format it anew to change that"};
 }
 
 Error SpaceBase::foreign(const SharedTensor& tensor) {
@@ -314,7 +211,7 @@ Status TensorWrite::fill(std::span<const std::byte> from) {
                  .where = "TensorWrite::fill",
                  .detail = "the tensor has " + std::to_string(slot.size()) + " bytes, not " +
                            std::to_string(from.size())};
-  return unless_lost("TensorWrite::fill", slot, [&]() -> Status {
+  return coherence::unless_lost("TensorWrite::fill", slot, [&]() -> Status {
     state_->space->fill_write(state_->ticket, from);
     return {};
   });
