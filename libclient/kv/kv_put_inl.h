@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvSpaceOf: putting blocks, and making room for them.
+#pragma once
+
+namespace terrace {
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::put(const KvNamespace& name_space, const KvPut& put) {
+  TERRACE_ASSIGN_OR_RETURN(KvWrite writing, begin_put(name_space, put.key, put.bytes.size(), put.options));
+  Memory().write(writing.bytes().data(), put.bytes.data(), put.bytes.size());
+  return writing.publish();
+}
+
+template <typename Memory>
+std::vector<Status> KvSpaceOf<Memory>::put_many(const KvNamespace& name_space, std::span<const KvPut> puts) {
+  std::vector<Status> results;
+  results.reserve(puts.size());
+  for (const KvPut& one : puts) results.push_back(put(name_space, one));
+  return results;
+}
+
+template <typename Memory>
+Result<KvWrite> KvSpaceOf<Memory>::begin_put(const KvNamespace& name_space, std::string_view key,
+                                             uint64_t bytes, const KvPutOptions& options) {
+  TERRACE_RETURN_IF_ERROR(check_key(key));
+  if (forked()) return in_child();
+  const uint64_t seed = kv::namespace_hash(name_space.name());
+  auto state = std::make_unique<KvWrite::State>();
+  Block& block = state->block;
+  block.key = kv::key_of(seed, key);
+  const uint64_t most =
+      std::min(kv_block_bytes_limit, geometry_.chunk_bytes - layout::space_part_alignment_bytes);
+  if (bytes > most)
+    return refuse(ErrorCode::limit_exceeded, who(key) + " has " + std::to_string(bytes) +
+                                                 " bytes, and this space takes " + std::to_string(most) +
+                                                 " at most; format it with a larger max_block_bytes");
+  TERRACE_RETURN_IF_ERROR(take_part());
+  Block other;
+  if (find(block.key, &other) == Outcome::done)
+    return refuse(ErrorCode::already_exists, who(key) + " is there already");
+  // One that has expired is in the way in this part only.
+  if (reader_.find(own()->part(), block.key, &other) == Outcome::done) (void)remove_own(other, false);
+  const uint64_t extent = kv::extent_bytes(bytes, name_space.name(), key);
+  if (const Outcome room = make_room(extent, &state->room, options.wait_ns); room != Outcome::done) {
+    if (room == Outcome::disowned) return error_of(room, key);
+    add(counts_.puts_refused);
+    return refuse(
+        ErrorCode::capacity_exhausted,
+        who(key) + ": no room for its " + std::to_string(extent) +
+            " bytes now: what there is is read in place, or belongs to holders that live and give none");
+  }
+  const uint64_t now_s = now_unix_s();
+  block.bytes = bytes;
+  block.parent = options.parent.empty() ? 0 : kv::key_of(seed, options.parent).low;
+  block.used_unix_s = static_cast<uint32_t>(now_s);
+  if (options.ttl_s != 0)
+    block.expires_unix_s = static_cast<uint32_t>(std::min<uint64_t>(now_s + options.ttl_s, UINT32_MAX));
+  block.name_space = static_cast<uint32_t>(seed);
+  block.word = options.checksum.value_or(geometry_.checksums()) ? layout::block_word_summed : 0;
+  std::byte* const at = geometry_.data() + state->room.offset;
+  const std::vector<std::byte> name = kv::name_bytes(name_space.name(), key);
+  Memory().write(at + (extent - name.size()), name.data(), name.size());
+  state->space = this;
+  state->bytes = {at, bytes};
+  state->key = key;
+  return KvWrite(std::move(state));
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::finish_write(KvWrite::State& write) {
+  if (forked()) return in_child();
+  Block& block = write.block;
+  if (block.has_checksum()) {
+    block.offset = write.room.offset;
+    block.data_checksum = reader_.checksum_in_place(block);
+  }
+  const Outcome outcome = own()->publish(write.room, &block);
+  if (outcome == Outcome::exists)
+    return refuse(ErrorCode::already_exists, who(write.key) + " is there already");
+  if (outcome == Outcome::full) {
+    add(counts_.puts_refused);
+    return refuse(ErrorCode::capacity_exhausted, who(write.key) + ": part " + std::to_string(own()->part()) +
+                                                     " has no directory entry left; format the space for "
+                                                     "smaller blocks");
+  }
+  if (outcome != Outcome::done) return error_of(outcome, write.key);
+  add(counts_.puts);
+  add(counts_.put_bytes, block.bytes);
+  const MutexLock lock(order_mutex_);
+  if (order_.contains(block.record)) order_.erase(block.record, false);
+  order_.insert(block.record, {.key = block.key.low, .parent = block.parent, .bytes = block.extent_bytes});
+  return {};
+}
+
+// Room from the own chunks or free ones; else from parts that nobody owns; else, for who has less than its share, from
+// others; else from the worst of the own blocks.
+template <typename Memory>
+coherence::Outcome KvSpaceOf<Memory>::make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns) {
+  Outcome outcome = own()->reserve(bytes, room);
+  for (int attempt = 0; attempt < 1000 && outcome == Outcome::crowded; ++attempt) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20 * (own()->part() + 1)));
+    outcome = own()->reserve(bytes, room);
+  }
+  if (outcome != Outcome::full) return outcome;
+  if (own()->chunks_owned() < fair_share()) {
+    while (outcome == Outcome::full && free_what_nobody_owns()) outcome = own()->reserve(bytes, room);
+    if (outcome == Outcome::full) outcome = ask_for_room(bytes, room, wait_ns);
+    if (outcome != Outcome::full) return outcome;
+  }
+  uint64_t evicted = 0;
+  while (outcome == Outcome::full && evict_one(&evicted)) outcome = own()->reserve(bytes, room);
+  return outcome;
+}
+
+// Those who have more than their share see the wish at their next tend(). Who stopped gives nothing: it is not asked
+// again for a second.
+template <typename Memory>
+coherence::Outcome KvSpaceOf<Memory>::ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns) {
+  constexpr uint64_t pause_after_silence_ns = 1'000'000'000;
+  const uint64_t begin_ns = clock_.now_ns();
+  if (wait_ns == 0 || begin_ns < ask_again_at_ns_.load(std::memory_order_relaxed)) return Outcome::full;
+  const std::optional<uint32_t> wish =
+      pins().hold(layout::pin_asks_room | std::min(bytes, layout::pin_room_mask));
+  if (!wish) return Outcome::full;
+  Outcome outcome = Outcome::full;
+  while (outcome != Outcome::done && outcome != Outcome::disowned && clock_.now_ns() - begin_ns < wait_ns &&
+         os::LossyAccesses::lost_address() == nullptr) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    outcome = own()->reserve(bytes, room);
+  }
+  pins().drop(*wish);
+  if (outcome == Outcome::crowded) outcome = Outcome::full;
+  if (outcome == Outcome::full)
+    ask_again_at_ns_.store(clock_.now_ns() + pause_after_silence_ns, std::memory_order_relaxed);
+  return outcome;
+}
+
+// Evicts the worst block; after a chunk's worth that made no hole large enough, all of the worst one's chunk. false:
+// there is nothing to evict.
+template <typename Memory>
+bool KvSpaceOf<Memory>::evict_one(uint64_t* evicted_bytes) {
+  for (int pinned = 0; pinned < 256; ++pinned) {
+    uint32_t victim = 0;
+    {
+      const MutexLock lock(order_mutex_);
+      fill_order(geometry_.records);
+      const std::optional<uint32_t> next = order_.victim();
+      if (!next) return false;
+      victim = *next;
+    }
+    Block block;
+    if (reader_.describe(own()->part(), victim, &block) != Outcome::done) {
+      const MutexLock lock(order_mutex_);
+      if (order_.contains(victim)) order_.erase(victim, false);
+      continue;
+    }
+    if (*evicted_bytes > geometry_.chunk_bytes) {
+      *evicted_bytes = 0;
+      if (clear_chunk(*own(), own()->chunk_of(block))) return true;
+    }
+    const Outcome outcome = remove_own(block, true);
+    if (outcome == Outcome::pinned) {
+      const MutexLock lock(order_mutex_);
+      if (order_.contains(victim)) order_.skip(victim);
+      continue;
+    }
+    *evicted_bytes += block.extent_bytes;
+    return outcome == Outcome::done || outcome == Outcome::gone;
+  }
+  return false;
+}
+
+// After a take-over the part's blocks come into the order piece by piece, or all at once when one must go.
+template <typename Memory>
+void KvSpaceOf<Memory>::fill_order(uint32_t records) {
+  const uint32_t end =
+      static_cast<uint32_t>(std::min<uint64_t>(geometry_.records, uint64_t{order_filled_} + records));
+  own()->each_block(order_filled_, end, [this](const Block& block) TERRACE_NO_THREAD_SAFETY_ANALYSIS {
+    if (!order_.contains(block.record))
+      order_.insert(block.record, {.key = block.key.low, .parent = block.parent, .bytes = block.extent_bytes});
+  });
+  order_filled_ = end;
+}
+
+// Whether all of its blocks went. `part`: the own one, or one that is adopted.
+template <typename Memory>
+bool KvSpaceOf<Memory>::clear_chunk(Part& part, uint32_t chunk) {
+  bool all = true;
+  part.each_block(0, geometry_.records, [&](const Block& block) {
+    if (part.chunk_of(block) != chunk) return;
+    const bool mine = &part == own();
+    const Outcome outcome = mine ? remove_own(block, true) : part.remove(block);
+    if (!mine && outcome == Outcome::done) {
+      add(counts_.evicted);
+      add(counts_.evicted_bytes, block.bytes);
+    }
+    all = all && outcome == Outcome::done;
+  });
+  return all;
+}
+
+template <typename Memory>
+uint32_t KvSpaceOf<Memory>::chunks_of(uint32_t part) const {
+  Memory memory;
+  memory.invalidate(geometry_.claim(part, 0), uint64_t{geometry_.chunks} * sizeof(uint64_t), Step::none);
+  memory.load_barrier(Step::none);
+  uint32_t count = 0;
+  for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk)
+    count +=
+        memory.load(geometry_.claim(part, chunk)) == static_cast<uint64_t>(layout::ChunkClaim::owned) ? 1 : 0;
+  return count;
+}
+
+// Of the chunks, for each holder that puts and lives. As it was a tenth of a second ago, at most.
+template <typename Memory>
+uint32_t KvSpaceOf<Memory>::fair_share() {
+  constexpr uint64_t kept_ns = 100'000'000;
+  const uint64_t now_ns = clock_.now_ns();
+  if (now_ns < share_at_ns_.load(std::memory_order_relaxed)) return share_.load(std::memory_order_relaxed);
+  uint32_t owners = 0;
+  for (uint32_t part = 0; part < geometry_.parts; ++part)
+    owners += (own() != nullptr && part == own()->part()) || owner_lives(part) ? 1 : 0;
+  const uint32_t share = std::max(1u, geometry_.chunks / std::max(1u, owners));
+  share_.store(share, std::memory_order_relaxed);
+  share_at_ns_.store(now_ns + kept_ns, std::memory_order_relaxed);
+  return share;
+}
+
+template <typename Memory>
+bool KvSpaceOf<Memory>::owner_lives(uint32_t part) {
+  const LastOwner last = claims_.last_owner(part);
+  return last.epoch != 0 && !last.gave_back && !claims_.dead_check()(part, last.epoch);
+}
+
+// Owns a part for a moment that nobody else owns. Its next owner finds it in order. false: it cannot be had.
+template <typename Memory>
+template <typename Body>
+bool KvSpaceOf<Memory>::adopt(uint32_t part, Body body) {
+  if (options_.ownership == nullptr || owner_lives(part)) return false;
+  const MutexLock lock(adopt_mutex_);
+  const auto claimed = claims_.claim_first({part});
+  if (!claimed.ok()) return false;
+  {
+    Part adopted(Memory(), geometry_, part, claimed->epoch, options_.host, claims_.dead_check());
+    adopted.take_over();
+    body(adopted);
+    adopted.release();
+  }
+  options_.ownership->release(part);
+  add(counts_.parts_adopted);
+  return true;
+}
+
+// Makes a quarter of the chunks of one such part free, those whose blocks were not used for longest. Whether one is.
+template <typename Memory>
+bool KvSpaceOf<Memory>::free_what_nobody_owns() {
+  for (uint32_t part = 0; part < geometry_.parts; ++part) {
+    if (part == own()->part() || chunks_of(part) == 0) continue;
+    bool freed = false;
+    const bool adopted = adopt(part, [&](Part& left) {
+      std::vector<std::pair<uint64_t, uint64_t>> uses(geometry_.chunks);  // sum of times, blocks
+      left.each_block(0, geometry_.records, [&](const Block& block) {
+        auto& [sum, blocks] = uses[left.chunk_of(block)];
+        sum += block.used_unix_s;
+        ++blocks;
+      });
+      std::vector<std::pair<uint64_t, uint32_t>> oldest;
+      for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk)
+        if (uses[chunk].second != 0) oldest.push_back({uses[chunk].first / uses[chunk].second, chunk});
+      std::sort(oldest.begin(), oldest.end());
+      const size_t enough = (oldest.size() + 3) / 4;
+      for (size_t index = 0; index < oldest.size() && index < enough; ++index)
+        freed = clear_chunk(left, oldest[index].second) || freed;
+    });
+    if (adopted && freed) return true;
+  }
+  return false;
+}
+
+}  // namespace terrace

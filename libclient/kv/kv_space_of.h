@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvSpace over one kind of memory: errors, waiting, who owns what, and in which order blocks go.
+//
+//   lookups   here: find(), exists, get, view
+//   put       kv_put_inl.h: room, from the own chunks, free ones, parts without an owner, others, the worst blocks
+//   erase     kv_erase_inl.h: own blocks, those of parts without an owner, those that others are asked for
+//   tend      kv_tend_inl.h: what others ask for; their uses; what has expired
+//   show      kv_show_inl.h: list, stat, verify
+//
+// Threads   Any. own_ and seat_ are set once, under holder_mutex_.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "core/base/clock.h"
+#include "core/base/sync/mutex.h"
+#include "core/os/lossy_access.h"
+#include "libclient/coherence/holder_claims.h"
+#include "libclient/coherence/seat.h"
+#include "libclient/kv/kv_base.h"
+#include "tiering/eviction/block_order.h"
+
+namespace terrace {
+
+template <typename Memory>
+class KvSpaceOf final : public KvSpaceBase {
+  using Block = kv::Block;
+  using Outcome = coherence::Outcome;
+  using Part = kv::BlockPart<Memory>;
+  using Seat = coherence::Seat<Memory>;
+  using Step = coherence::Step;
+
+ public:
+  KvSpaceOf(const coherence::Geometry& geometry, KvAttachOptions options)
+      : options_(std::move(options)),
+        claims_(geometry, options_.ownership, "KV space"),
+        geometry_(geometry),
+        reader_(Memory(), geometry),
+        last_uses_(geometry.holders(), 0) {}
+  ~KvSpaceOf() override;
+
+  Status check() const { return options_.ownership == nullptr ? Status{} : claims_.check_kind(); }
+
+  Status exists(const KvNamespace& name_space, std::span<const std::string_view> keys,
+                std::span<bool> found) override;
+  Result<uint64_t> prefix(const KvNamespace& name_space, std::span<const std::string_view> keys) override;
+  Result<uint64_t> get(const KvNamespace& name_space, const KvGet& get) override;
+  std::vector<Result<uint64_t>> get_many(const KvNamespace& name_space, std::span<const KvGet> gets) override;
+  Result<uint64_t> length(const KvNamespace& name_space, std::string_view key) override;
+  Result<KvView> view(const KvNamespace& name_space, std::string_view key) override;
+  Status put(const KvNamespace& name_space, const KvPut& put) override;
+  std::vector<Status> put_many(const KvNamespace& name_space, std::span<const KvPut> puts) override;
+  Result<KvWrite> begin_put(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
+                            const KvPutOptions& options) override;
+  Status erase(const KvNamespace& name_space, std::string_view key, uint64_t wait_ns) override;
+  Status list(const std::function<bool(const KvBlockInfo&)>& each) override;
+  Result<KvStat> stat() override;
+  KvCounters counters() const override;
+  Result<KvVerified> verify() override;
+  Result<uint64_t> evict(uint64_t bytes) override;
+  Result<uint64_t> flush(const std::optional<KvNamespace>& name_space, uint64_t wait_ns) override;
+  void tend() override;
+  std::optional<uint32_t> part() const override {
+    return own() == nullptr ? std::nullopt : std::optional(own()->part());
+  }
+  Status health() const override { return {}; }
+
+  Status finish_write(KvWrite::State& write) override;
+  void fill_write(const KvWrite::State& write, std::span<const std::byte> bytes) override {
+    if (!forked()) Memory().write(write.bytes.data(), bytes.data(), bytes.size());
+  }
+  void abort_write(const KvWrite::State& write) override {
+    if (!forked()) own()->cancel(write.room);
+  }
+
+ protected:
+  void unpin(uint32_t pin) override {
+    if (!forked()) pins().drop(pin);
+  }
+
+ private:
+  bool forked() const { return ::getpid() != process_; }
+  Part* own() const { return own_.load(std::memory_order_acquire); }    // acquire: pairs with take_part()
+  Seat* seat() const { return seat_.load(std::memory_order_acquire); }  // acquire: pairs with take_seat()
+  // A holder that had a seat before it got a part pins from the seat still.
+  coherence::PinTable<Memory>& pins() { return seat() != nullptr ? seat()->pins() : own()->pins(); }
+  uint32_t holder() const { return seat() != nullptr ? seat()->holder() : own()->part(); }
+
+  Outcome find(const kv::BlockKey& key, Block* found);
+  Outcome find_in(uint32_t part, const kv::BlockKey& key, Block* found);
+  bool in_use(uint32_t part) const;
+  Result<uint64_t> copy_found(const KvNamespace& name_space, const KvGet& get, const Block& block);
+  bool has_name(const Block& block, std::string_view name_space, std::string_view key);
+  void note_use(const Block& block);
+  Status take_part();
+  Status take_seat();
+  Status can_hold();  // a seat or a part, for pins and wishes
+
+  // Putting
+  void start_tending();
+  Outcome make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns);
+  Outcome ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns);
+  bool evict_one(uint64_t* evicted_bytes);
+  void fill_order(uint32_t records);
+  bool clear_chunk(Part& part, uint32_t chunk);
+  uint32_t fair_share();
+  bool free_what_nobody_owns();
+  template <typename Body>
+  bool adopt(uint32_t part, Body body);
+  uint32_t chunks_of(uint32_t part) const;
+
+  // Erasing
+  Outcome remove_own(const Block& block, bool evicted);
+  uint64_t erase_all(std::vector<Block> blocks, uint64_t wait_ns);
+  uint64_t ask_and_wait(std::span<const Block> blocks, uint64_t deadline_ns);
+  bool owner_lives(uint32_t part);
+
+  // Tending
+  void do_removals();
+  bool give_room();
+  void read_uses();
+  void drop_expired(uint32_t records);
+
+  std::optional<kv::Names> names(const Block& block);
+  KvBlockInfo info_of(const Block& block, kv::Names names);
+  template <typename Each>
+  void each_block(Each each);
+
+  const KvAttachOptions options_;
+  const pid_t process_ = ::getpid();
+  const coherence::HolderClaims<Memory> claims_;
+  const coherence::Geometry geometry_;
+  kv::BlockReader<Memory> reader_;
+  SystemClock clock_;
+
+  Mutex holder_mutex_;
+  std::unique_ptr<Part> own_held_ TERRACE_GUARDED_BY(holder_mutex_);
+  std::unique_ptr<Seat> seat_held_ TERRACE_GUARDED_BY(holder_mutex_);
+  std::atomic<Part*> own_ = nullptr;
+  std::atomic<Seat*> seat_ = nullptr;
+
+  Mutex order_mutex_;
+  eviction::BlockOrder order_ TERRACE_GUARDED_BY(order_mutex_);  // by record of the own part
+  uint32_t order_filled_ TERRACE_GUARDED_BY(order_mutex_) =
+      0;  // records that were looked at since the take-over
+  Mutex uses_mutex_;
+  uint64_t uses_ TERRACE_GUARDED_BY(uses_mutex_) = 0;
+  bool uses_known_ TERRACE_GUARDED_BY(uses_mutex_) = false;
+
+  Mutex adopt_mutex_;
+  std::atomic<uint64_t> ask_again_at_ns_ = 0;
+  std::atomic<uint64_t> share_at_ns_ = 0;
+  std::atomic<uint32_t> share_ = 1;
+
+  Mutex tend_mutex_;
+  std::vector<uint64_t> last_uses_ TERRACE_GUARDED_BY(tend_mutex_);
+  uint32_t expiry_cursor_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
+  uint64_t ticks_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
+  std::thread tender_;
+  Mutex tender_mutex_;
+  ConditionVariable tender_wakes_;
+  bool tender_ends_ TERRACE_GUARDED_BY(tender_mutex_) = false;
+
+  struct Counts {
+    std::atomic<uint64_t> hits = 0, misses = 0, hit_bytes = 0, puts = 0, put_bytes = 0, puts_refused = 0,
+                          evicted = 0, evicted_bytes = 0, expired = 0, erased = 0, chunks_given = 0,
+                          parts_adopted = 0;
+  } counts_;
+  static void add(std::atomic<uint64_t>& count, uint64_t value = 1) {
+    count.fetch_add(value, std::memory_order_relaxed);
+  }
+};
+
+template <typename Memory>
+KvSpaceOf<Memory>::~KvSpaceOf() {
+  if (forked()) {
+    if (tender_.joinable()) tender_.detach();  // it is the parent's
+    return;
+  }
+  {
+    const MutexLock lock(tender_mutex_);
+    tender_ends_ = true;
+  }
+  tender_wakes_.notify_all();
+  if (tender_.joinable()) tender_.join();
+  if (own() != nullptr) {
+    own()->release();
+    options_.ownership->release(own()->part());
+  }
+  if (seat() != nullptr) {
+    seat()->release();
+    options_.ownership->release(seat()->holder());
+  }
+}
+
+// Of a part that nobody ever had there is nothing to find. Where the memory is not coherent the look costs as much as
+// the search.
+template <typename Memory>
+bool KvSpaceOf<Memory>::in_use(uint32_t part) const {
+  if constexpr (!Memory::coherent) return true;
+  return Memory().load(&geometry_.owner(part)->epoch) != 0;
+}
+
+template <typename Memory>
+coherence::Outcome KvSpaceOf<Memory>::find_in(uint32_t part, const kv::BlockKey& key, Block* found) {
+  Outcome outcome = Outcome::raced;
+  for (int attempt = 0; attempt < 4 && outcome == Outcome::raced; ++attempt)
+    outcome = reader_.find(part, key, found);
+  if (outcome == Outcome::done && found->expires_unix_s != 0 && found->is_expired(now_unix_s()))
+    return Outcome::gone;
+  return outcome;
+}
+
+template <typename Memory>
+coherence::Outcome KvSpaceOf<Memory>::find(const kv::BlockKey& key, Block* found) {
+  Outcome worst = Outcome::gone;
+  for (uint32_t part = 0; part < geometry_.parts; ++part) {
+    if (!in_use(part)) continue;
+    const Outcome outcome = find_in(part, key, found);
+    if (outcome == Outcome::done) return outcome;
+    if (outcome != Outcome::gone) worst = outcome;
+  }
+  return worst;
+}
+
+// A group of keys at a time: all their lines are on their way before the first is looked at.
+template <typename Memory>
+Status KvSpaceOf<Memory>::exists(const KvNamespace& name_space, std::span<const std::string_view> keys,
+                                 std::span<bool> found) {
+  constexpr size_t group_most = 64;
+  if (keys.size() != found.size())
+    return refuse(ErrorCode::invalid_argument, "KV space: as many answers as keys");
+  const uint64_t seed = kv::namespace_hash(name_space.name());
+  std::vector<uint32_t> parts;
+  for (uint32_t part = 0; part < geometry_.parts; ++part)
+    if (in_use(part)) parts.push_back(part);
+  kv::BlockKey group[group_most];
+  for (size_t from = 0; from < keys.size(); from += group_most) {
+    const size_t count = std::min(group_most, keys.size() - from);
+    for (size_t index = 0; index < count; ++index) {
+      TERRACE_RETURN_IF_ERROR(check_key(keys[from + index]));
+      group[index] = kv::key_of(seed, keys[from + index]);
+      for (const uint32_t part : parts) reader_.expect(part, group[index]);
+    }
+    for (size_t index = 0; index < count; ++index) {
+      Block block;
+      bool& there = found[from + index] = false;
+      for (size_t at = 0; at < parts.size() && !there; ++at)
+        there = find_in(parts[at], group[index], &block) == Outcome::done;
+    }
+  }
+  return {};
+}
+
+template <typename Memory>
+Result<uint64_t> KvSpaceOf<Memory>::prefix(const KvNamespace& name_space,
+                                           std::span<const std::string_view> keys) {
+  constexpr size_t step = 64;
+  bool found[step];
+  for (size_t from = 0; from < keys.size(); from += step) {
+    const size_t count = std::min(step, keys.size() - from);
+    TERRACE_RETURN_IF_ERROR(exists(name_space, keys.subspan(from, count), std::span(found, count)));
+    for (size_t index = 0; index < count; ++index)
+      if (!found[index]) return from + index;
+  }
+  return keys.size();
+}
+
+template <typename Memory>
+Result<uint64_t> KvSpaceOf<Memory>::length(const KvNamespace& name_space, std::string_view key) {
+  TERRACE_RETURN_IF_ERROR(check_key(key));
+  Block block;
+  const Outcome outcome = find(kv::key_of(kv::namespace_hash(name_space.name()), key), &block);
+  if (outcome == Outcome::done) return block.bytes;
+  return error_of(outcome, key);
+}
+
+template <typename Memory>
+Result<uint64_t> KvSpaceOf<Memory>::get(const KvNamespace& name_space, const KvGet& get) {
+  TERRACE_RETURN_IF_ERROR(check_key(get.key));
+  const kv::BlockKey key = kv::key_of(kv::namespace_hash(name_space.name()), get.key);
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    Block block;
+    const Outcome outcome = find(key, &block);
+    if (outcome != Outcome::done) {
+      add(counts_.misses);
+      return error_of(outcome, get.key);
+    }
+    Result<uint64_t> copied = copy_found(name_space, get, block);
+    // Gone while it was copied: maybe it was moved by who put it again.
+    if (copied.ok() || copied.error().code != ErrorCode::not_found) return copied;
+  }
+  add(counts_.misses);
+  return not_found(get.key);
+}
+
+template <typename Memory>
+Result<uint64_t> KvSpaceOf<Memory>::copy_found(const KvNamespace& name_space, const KvGet& get,
+                                               const Block& block) {
+  if (get.into.size() < block.bytes) return too_short(get.key, get.into.size(), block.bytes);
+  std::byte name[kv::name_bytes_max + 64];
+  const std::span<std::byte> there(
+      name, std::min<uint64_t>(sizeof name, block.extent_bytes - (block.name_offset() - block.offset)));
+  const Outcome outcome = reader_.copy(block, get.into, there);
+  if (outcome == Outcome::gone) return not_found(get.key);
+  if (outcome != Outcome::done) return error_of(outcome, get.key);
+  if (!kv::has_names(there, name_space.name(), get.key)) return error_of(Outcome::corrupt, get.key);
+  note_use(block);
+  add(counts_.hits);
+  add(counts_.hit_bytes, block.bytes);
+  return block.bytes;
+}
+
+template <typename Memory>
+std::vector<Result<uint64_t>> KvSpaceOf<Memory>::get_many(const KvNamespace& name_space,
+                                                          std::span<const KvGet> gets) {
+  std::vector<Result<uint64_t>> results;
+  results.reserve(gets.size());
+  for (const KvGet& one : gets) results.push_back(get(name_space, one));
+  return results;
+}
+
+template <typename Memory>
+bool KvSpaceOf<Memory>::has_name(const Block& block, std::string_view name_space, std::string_view key) {
+  std::byte name[kv::name_bytes_max + 64];
+  const std::span<std::byte> there(
+      name, std::min<uint64_t>(sizeof name, block.extent_bytes - (block.name_offset() - block.offset)));
+  return reader_.copy_name(block, there) == Outcome::done && kv::has_names(there, name_space, key);
+}
+
+template <typename Memory>
+Result<KvView> KvSpaceOf<Memory>::view(const KvNamespace& name_space, std::string_view key) {
+  TERRACE_RETURN_IF_ERROR(check_key(key));
+  if (forked()) return in_child();
+  TERRACE_RETURN_IF_ERROR(can_hold());
+  const kv::BlockKey hash = kv::key_of(kv::namespace_hash(name_space.name()), key);
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    Block block;
+    const Outcome outcome = find(hash, &block);
+    if (outcome != Outcome::done) {
+      add(counts_.misses);
+      return error_of(outcome, key);
+    }
+    const std::optional<uint32_t> pin = pins().hold(coherence::pin_word(block.part, block.record, 0));
+    if (!pin) return error_of(Outcome::full, key);
+    KvView view;
+    view.space_ = this;
+    view.pin_ = *pin;
+    Memory().full_barrier(Step::pin_before_recheck);
+    if (!reader_.holds_after_pin(block)) continue;  // the view lets go of the pin
+    Memory().invalidate(reader_.data(block), block.extent_bytes, Step::data_invalidated);
+    Memory().load_barrier(Step::data_before_read);
+    if (!has_name(block, name_space.name(), key)) return error_of(Outcome::corrupt, key);
+    if (block.has_checksum() && reader_.checksum_in_place(block) != block.data_checksum)
+      return error_of(Outcome::corrupt, key);
+    view.bytes_ = {reader_.data(block), block.bytes};
+    note_use(block);
+    add(counts_.hits);
+    add(counts_.hit_bytes, block.bytes);
+    return view;
+  }
+  add(counts_.misses);
+  return not_found(key);
+}
+
+// The owner of a block's part decides what goes, so it hears of uses: of its own at once, of others' by their rings.
+// One that is missed costs nothing but a worse decision.
+template <typename Memory>
+void KvSpaceOf<Memory>::note_use(const Block& block) {
+  constexpr uint32_t stamp_s = 16;
+  if (own() != nullptr && block.part == own()->part()) {
+    if (!order_mutex_.try_lock()) return;
+    if (order_.contains(block.record)) order_.use(block.record);
+    order_mutex_.unlock();
+    const auto now = static_cast<uint32_t>(now_unix_s());
+    if (now - block.used_unix_s > stamp_s) own()->note_use(block, now);
+    return;
+  }
+  if ((own() == nullptr && seat() == nullptr) || geometry_.uses == 0 || forked()) return;
+  if (!uses_mutex_.try_lock()) return;
+  Memory memory;
+  layout::PartOwner* const owner = geometry_.owner(holder());
+  if (!uses_known_) uses_ = memory.load(&owner->uses);
+  uses_known_ = true;
+  uint64_t* const word = geometry_.use(holder(), static_cast<uint32_t>(uses_ % geometry_.uses));
+  memory.store(word, coherence::removal_word(block.part, block.record, coherence::version_of(block.word)));
+  memory.write_back(word, sizeof *word, Step::none);
+  memory.store(&owner->uses, ++uses_);
+  memory.write_back(owner, sizeof *owner, Step::none);
+  uses_mutex_.unlock();
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::can_hold() {
+  if (own() != nullptr || seat() != nullptr) return {};
+  if (options_.ownership == nullptr) return read_only();
+  return take_seat();
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::take_seat() {
+  const MutexLock lock(holder_mutex_);
+  if (own() != nullptr || seat() != nullptr) return {};
+  const auto claimed = claims_.claim_first(claims_.to_try(geometry_.parts, geometry_.holders()));
+  if (!claimed.ok() && claimed.error().code != ErrorCode::busy) return claimed.error();
+  if (!claimed.ok())
+    return refuse(ErrorCode::busy, "KV space: none of " + std::to_string(geometry_.seats) +
+                                       " seats for holders that only read can be had" + claimed.error().detail +
+                                       "; read by copy, end another holder, or format it with more seats");
+  seat_held_ = std::make_unique<Seat>(Memory(), geometry_, claimed->holder, claimed->epoch, options_.host);
+  seat_held_->take_over();
+  seat_.store(seat_held_.get(), std::memory_order_release);  // release: pairs with seat()
+  return {};
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::take_part() {
+  if (own() != nullptr) return {};
+  if (options_.ownership == nullptr || !options_.puts) return read_only();
+  const MutexLock lock(holder_mutex_);
+  if (own() != nullptr) return {};
+  const auto claimed = claims_.claim_first(claims_.to_try(0, geometry_.parts));
+  if (!claimed.ok() && claimed.error().code != ErrorCode::busy) return claimed.error();
+  if (!claimed.ok())
+    return refuse(ErrorCode::busy, "KV space: none of " + std::to_string(geometry_.parts) +
+                                       " parts can be had" + claimed.error().detail +
+                                       "; end another holder that puts, or format it with more parts");
+  own_held_ = std::make_unique<Part>(Memory(), geometry_, claimed->holder, claimed->epoch, options_.host,
+                                     claims_.dead_check());
+  own_held_->take_over();
+  own_.store(own_held_.get(), std::memory_order_release);  // release: pairs with own()
+  start_tending();
+  return {};
+}
+
+}  // namespace terrace
+
+#include "libclient/kv/kv_erase_inl.h"
+#include "libclient/kv/kv_put_inl.h"
+#include "libclient/kv/kv_show_inl.h"
+#include "libclient/kv/kv_tend_inl.h"

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvSpaceOf: what the owner of a part does while it makes no calls.
+#pragma once
+
+#include "core/base/signals_blocked.h"
+
+namespace terrace {
+
+// Under holder_mutex_, once.
+template <typename Memory>
+void KvSpaceOf<Memory>::start_tending() {
+  constexpr auto pause = std::chrono::milliseconds(5);
+  if (!options_.tends_itself) return;
+  const SignalsBlocked blocked;
+  tender_ = std::thread([this, pause] {
+    for (;;) {
+      {
+        const MutexLock lock(tender_mutex_);
+        if (!tender_ends_) tender_wakes_.wait_for(tender_mutex_, pause);
+        if (tender_ends_) return;
+      }
+      const os::LossyAccesses accesses;
+      tend();
+      if (os::LossyAccesses::lost_address() != nullptr) return;
+    }
+  });
+}
+
+template <typename Memory>
+void KvSpaceOf<Memory>::tend() {
+  constexpr uint32_t records_a_tick = 16384;
+  constexpr uint64_t expiry_every = 16;
+  if (own() == nullptr || forked()) return;
+  const MutexLock lock(tend_mutex_);
+  do_removals();
+  read_uses();
+  (void)give_room();
+  if (++ticks_ % expiry_every == 0) drop_expired(records_a_tick);
+  const MutexLock order_lock(order_mutex_);
+  if (order_filled_ < geometry_.records) fill_order(records_a_tick);
+}
+
+template <typename Memory>
+void KvSpaceOf<Memory>::do_removals() {
+  const uint32_t part = own()->part();
+  for (const coherence::Removal& asked : coherence::removals_asked(Memory(), geometry_, part)) {
+    Block block;
+    if (reader_.describe(part, asked.record, &block) != Outcome::done) continue;
+    if (coherence::asked_incarnation(coherence::version_of(block.word)) == asked.incarnation)
+      (void)remove_own(block, false);
+  }
+}
+
+// For one that asks, if this holder has more than its share: a chunk.
+template <typename Memory>
+bool KvSpaceOf<Memory>::give_room() {
+  const uint32_t me = holder();
+  const bool asked = coherence::any_pin(Memory(), geometry_, [&](uint32_t holder, uint64_t pin) {
+    constexpr uint64_t kinds = layout::pin_used | layout::pin_asks_removal | layout::pin_asks_room;
+    return (pin & kinds) == layout::pin_asks_room && holder != me && owner_lives(holder);
+  });
+  if (!asked || own()->chunks_owned() <= fair_share()) return false;
+  uint32_t victim = 0;
+  {
+    const MutexLock lock(order_mutex_);
+    fill_order(geometry_.records);
+    const std::optional<uint32_t> next = order_.victim();
+    if (!next) return false;
+    victim = *next;
+  }
+  Block block;
+  if (reader_.describe(own()->part(), victim, &block) != Outcome::done) return false;
+  if (clear_chunk(*own(), own()->chunk_of(block))) {
+    add(counts_.chunks_given);
+    return true;
+  }
+  const MutexLock lock(order_mutex_);
+  if (order_.contains(victim)) order_.skip(victim);
+  return false;
+}
+
+// What others used of this part since the last look; of more than a ring has, the last ones.
+template <typename Memory>
+void KvSpaceOf<Memory>::read_uses() {
+  if (geometry_.uses == 0) return;
+  Memory memory;
+  const auto now = static_cast<uint32_t>(now_unix_s());
+  for (uint32_t holder = 0; holder < geometry_.holders(); ++holder) {
+    if (holder == this->holder()) continue;
+    const layout::PartOwner* const owner = geometry_.owner(holder);
+    memory.invalidate(owner, sizeof *owner, Step::none);
+    memory.load_barrier(Step::none);
+    const uint64_t end = memory.load(&owner->uses);
+    uint64_t& seen = last_uses_[holder];
+    if (end == seen) continue;
+    if (end < seen || end - seen > geometry_.uses) seen = end > geometry_.uses ? end - geometry_.uses : 0;
+    memory.invalidate(geometry_.use(holder, 0), uint64_t{geometry_.uses} * sizeof(uint64_t), Step::none);
+    memory.load_barrier(Step::none);
+    for (; seen < end; ++seen) {
+      const coherence::Removal used = coherence::removal_of(
+          memory.load(geometry_.use(holder, static_cast<uint32_t>(seen % geometry_.uses))));
+      Block block;
+      if (used.part != own()->part() || used.record >= geometry_.records ||
+          reader_.describe(used.part, used.record, &block) != Outcome::done ||
+          coherence::asked_incarnation(coherence::version_of(block.word)) != used.incarnation)
+        continue;
+      own()->note_use(block, now);
+      const MutexLock lock(order_mutex_);
+      if (order_.contains(block.record)) order_.use(block.record);
+    }
+  }
+}
+
+template <typename Memory>
+void KvSpaceOf<Memory>::drop_expired(uint32_t records) {
+  const uint64_t now = now_unix_s();
+  const uint32_t end =
+      static_cast<uint32_t>(std::min<uint64_t>(geometry_.records, uint64_t{expiry_cursor_} + records));
+  own()->each_block(expiry_cursor_, end, [&](const Block& block) {
+    if (block.is_expired(now) && remove_own(block, false) == Outcome::done) add(counts_.expired);
+  });
+  expiry_cursor_ = end == geometry_.records ? 0 : end;
+}
+
+}  // namespace terrace

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// KV spaces: holders that die, leave, stop or want room; and hostile bytes.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "core/base/prng.h"
+#include "core/layout/kv_space.h"
+#include "core/layout/tensor_space.h"
+#include "tests/unit/kv/kv_fixture.h"
+
+namespace terrace {
+namespace {
+
+int there(KvSpace& space, const KvNamespace& name_space, const char* prefix, int count) {
+  int found = 0;
+  for (int index = 0; index < count; ++index) {
+    const int one = kv_check(space, name_space, prefix + std::to_string(index));
+    CHECK(one != -1);
+    found += one;
+  }
+  return found;
+}
+
+TEST_CASE("the blocks of the dead stay, are found, and make room when it is needed") {
+  KvFixture scene;
+  auto victim = scene.attach();
+  for (int index = 0; index < 3000; ++index)
+    REQUIRE(kv_put(*victim, scene.name_space, "dead " + std::to_string(index)).ok());
+  auto half = victim->begin_put(scene.name_space, "half", 4096, {});
+  REQUIRE(half.ok());
+  KvFixture::kept_for_ever().push_back(std::make_shared<KvWrite>(std::move(*half)));  // it never ends
+  const int before = there(*victim, scene.name_space, "dead ", 3000);
+  CHECK(before > 500);
+  scene.die(std::move(victim));
+
+  const auto heir = scene.attach();
+  CHECK(there(*heir, scene.name_space, "dead ", 3000) == before);
+  CHECK(kv_check(*heir, scene.name_space, "half") == 0);
+  // Its first put takes the dead one's part over; all it has is still there but what made room.
+  REQUIRE(kv_put(*heir, scene.name_space, "new").ok());
+  CHECK(there(*heir, scene.name_space, "dead ", 3000) >= before - 8);
+  for (int index = 0; index < 3000; ++index)
+    REQUIRE(kv_put(*heir, scene.name_space, "heir " + std::to_string(index)).ok());
+  CHECK(there(*heir, scene.name_space, "heir ", 3000) > before - 64);
+}
+
+TEST_CASE("room of a part that nobody owns is taken from it") {
+  KvFixture scene;
+  auto victim = scene.attach();
+  const auto other = scene.attach();
+  REQUIRE(kv_put(*other, scene.name_space, "own").ok());  // a part of its own
+  for (int index = 0; index < 3000; ++index)
+    REQUIRE(kv_put(*victim, scene.name_space, "dead " + std::to_string(index)).ok());
+  SUBCASE("its owner died") {
+    scene.die(std::move(victim));
+  }
+  SUBCASE("its owner left") {
+    victim.reset();
+  }
+  for (int index = 0; index < 3000; ++index)
+    REQUIRE(kv_put(*other, scene.name_space, "mine " + std::to_string(index)).ok());
+  CHECK(other->counters().parts_adopted >= 1);
+  CHECK(there(*other, scene.name_space, "mine ", 3000) > 700);
+  CHECK(there(*other, scene.name_space, "dead ", 3000) < 200);
+}
+
+TEST_CASE("who has more than its share gives room to who asks") {
+  KvFixture scene;
+  const auto rich = scene.attach(true), poor = scene.attach();
+  for (int index = 0; index < 3000; ++index)
+    REQUIRE(kv_put(*rich, scene.name_space, "rich " + std::to_string(index)).ok());
+  for (int index = 0; index < 600; ++index)
+    REQUIRE(kv_put(*poor, scene.name_space, "poor " + std::to_string(index), 4096, {.wait_ns = 5'000'000'000})
+                .ok());
+  CHECK(rich->counters().chunks_given > 2);
+  CHECK(there(*poor, scene.name_space, "poor ", 600) > 300);
+  CHECK(there(*rich, scene.name_space, "rich ", 3000) > 200);
+}
+
+TEST_CASE("who stopped gives nothing, and holds up nobody for long") {
+  KvFixture scene;
+  const auto stopped = scene.attach(), poor = scene.attach();
+  for (int index = 0; index < 3000; ++index)
+    REQUIRE(kv_put(*stopped, scene.name_space, "rich " + std::to_string(index)).ok());
+  const auto begin = std::chrono::steady_clock::now();
+  for (int index = 0; index < 100; ++index)
+    CHECK(kv_put(*poor, scene.name_space, "poor " + std::to_string(index), 4096, {.wait_ns = 50'000'000})
+              .error()
+              .code == ErrorCode::capacity_exhausted);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+  CHECK(poor->counters().puts_refused == 100);
+}
+
+TEST_CASE("a child of a fork does nothing to its parent's space") {
+  KvFixture scene;
+  auto parent = scene.attach(true);
+  REQUIRE(kv_put(*parent, scene.name_space, "k").ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused = kv_put(*parent, scene.name_space, "x").error().code == ErrorCode::unavailable &&
+                         parent->view(scene.name_space, "k").error().code == ErrorCode::unavailable &&
+                         parent->erase(scene.name_space, "k").error().code == ErrorCode::unavailable;
+    parent.reset();
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(kv_check(*parent, scene.name_space, "k") == 1);
+  CHECK(parent->stat()->parts[*parent->part()].state == "owned");
+}
+
+TEST_CASE("whatever a hostile holder leaves, nobody leaves the space or gets a wrong block") {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    KvFixture scene;
+    auto hostile = scene.attach();
+    const auto honest = scene.attach();
+    for (int index = 0; index < 100; ++index) {
+      REQUIRE(kv_put(*hostile, scene.name_space, "bad " + std::to_string(index), 100 + index * 40).ok());
+      REQUIRE(kv_put(*honest, scene.name_space, "good " + std::to_string(index)).ok());
+    }
+    const uint32_t part = *hostile->part();
+    layout::SpaceHeader header;
+    std::memcpy(&header, scene.memory.span().data(), sizeof header);
+    std::byte* const begin = scene.memory.span().data() + header.parts_offset + part * header.part_bytes;
+    Prng prng(seed);
+    // Records with one bit, one word or one line of another; and their checksums as they were.
+    for (int times = 0; times < 400; ++times) {
+      const uint64_t at = prng.below(header.part_bytes - 128) & ~uint64_t{7};
+      if (at < 64) continue;
+      uint64_t word = 0;
+      std::memcpy(&word, begin + at, sizeof word);
+      if (prng.below(3) == 0)
+        std::memcpy(begin + (at & ~uint64_t{63}), begin + (prng.below(header.part_bytes - 64) & ~uint64_t{63}),
+                    64);
+      else if (prng.below(2) == 0)
+        word ^= uint64_t{1} << prng.below(64);
+      else
+        word = prng.next();
+      std::memcpy(begin + at, &word, sizeof word);
+    }
+    CHECK(honest->stat().ok());
+    CHECK(honest->verify().ok());
+    CHECK(honest->list([](const KvBlockInfo&) { return true; }).ok());
+    for (int index = 0; index < 100; ++index) {
+      CHECK(kv_check(*honest, scene.name_space, "good " + std::to_string(index)) == 1);
+      std::vector<std::byte> into(8192);
+      (void)honest->get(scene.name_space, {.key = "bad " + std::to_string(index), .into = into});
+    }
+    scene.die(std::move(hostile));
+    const auto heir = scene.attach();
+    for (int index = 0; index < 1500; ++index)
+      (void)kv_put(*heir, scene.name_space, "heir " + std::to_string(index));
+    CHECK(there(*honest, scene.name_space, "heir ", 1500) > 0);
+    there(*honest, scene.name_space, "good ", 100);
+  }
+}
+
+TEST_CASE("threads of several holders, under pressure, get right blocks only") {
+  KvFixture scene(KvFixture::small(), 2 << 20);
+  std::vector<std::unique_ptr<KvSpace>> spaces;
+  for (int index = 0; index < 3; ++index) spaces.push_back(scene.attach(true));
+  std::atomic<int> wrong = 0, right = 0;
+  std::vector<std::thread> threads;
+  for (uint64_t index = 0; index < 6; ++index)
+    threads.emplace_back([&, index] {
+      Prng prng(index);
+      KvSpace& space = *spaces[index % spaces.size()];
+      for (int times = 0; times < 3000; ++times) {
+        const uint64_t number = prng.below(900);
+        const std::string key = "k" + std::to_string(number);
+        const size_t bytes = 512 + number * 5;
+        const uint64_t what = prng.below(16);
+        if (what < 6) {
+          (void)kv_put(space, scene.name_space, key, bytes, {.wait_ns = 1'000'000});
+        } else if (what < 12) {
+          const int one = kv_check(space, scene.name_space, key, bytes);
+          (one == -1 ? wrong : right) += one == 0 ? 0 : 1;
+        } else if (what < 15) {
+          const auto view = space.view(scene.name_space, key);
+          if (!view.ok()) continue;
+          const auto expected = kv_bytes(key, bytes);
+          const bool same =
+              std::equal(view->bytes().begin(), view->bytes().end(), expected.begin(), expected.end());
+          (same ? right : wrong) += 1;
+        } else {
+          (void)space.erase(scene.name_space, key, 100'000);
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(right > 500);
+}
+
+}  // namespace
+}  // namespace terrace
