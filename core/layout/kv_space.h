@@ -33,7 +33,7 @@ inline constexpr uint64_t block_lines_max = (1ull << 24) - 1;
 // One line: who finds it has all that is needed to read the block.
 struct alignas(64) BlockRecord {
   uint64_t word;
-  uint64_t key[2];  // XXH3 of 128 bits of the namespace, a zero byte and the key
+  uint64_t key[2];  // XXH3 of 128 bits of the key; its seed is XXH3 of 64 bits of the namespace
   uint64_t place;
   uint32_t data_bytes;
   uint32_t data_checksum;   // crc32c of the data, with block_word_summed
@@ -53,9 +53,10 @@ struct BlockName {
 inline constexpr uint32_t block_name_magic = 0x314e4b54;  // "TKN1" in memory order
 
 // A word of the ring of uses: the part in bits 56 to 61, the low 34 bits of the version in 22 to 55, the record
-// below, as a removal word without its mark.
+// below, as a word that asks for a removal.
 
-// A word of a pin table by which a holder asks the others for room: bytes in bits 0 to 47. It orders nothing.
+// A word of a pin table by which a holder asks the others for room: when, in Unix milliseconds, in bits 0 to 47. It
+// orders nothing.
 inline constexpr uint64_t pin_asks_room = 1ull << 61;
 inline constexpr uint64_t pin_room_mask = (1ull << 48) - 1;
 

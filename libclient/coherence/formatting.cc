@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "libclient/coherence/holder_claims.h"
 #include "libclient/coherence/memory/coherent_memory.h"
 #include "libclient/coherence/memory/noncoherent_memory.h"
 #include "terrace/mapping.h"
@@ -69,13 +70,42 @@ void write_empty(Memory memory, std::span<std::byte> bytes, const layout::SpaceH
   memory.store_barrier(Step::none);
 }
 
+// "an owner by the manager (ownership_by_manager)"
+std::string owner_by(uint64_t kind) {
+  switch (static_cast<layout::OwnershipKind>(kind)) {
+    case layout::OwnershipKind::manager: return "an owner by the manager (ownership_by_manager)";
+    case layout::OwnershipKind::hosts: return "an owner by host (ownership_by_host_ranges)";
+    case layout::OwnershipKind::locks: return "an owner by file locks (ownership_by_locks)";
+    case layout::OwnershipKind::program: return "an owner by a source that a program made";
+    default: return "an owner by a kind of source that this program does not know";
+  }
+}
+
+// Who asked for a KV space is not told of a tensor space.
+Error named(Error error, SpaceContent content) {
+  constexpr std::string_view tensors = "tensor space: ";
+  if (content == SpaceContent::blocks && error.detail.compare(0, tensors.size(), tensors) == 0)
+    error.detail = "KV space: " + error.detail.substr(tensors.size());
+  return error;
+}
+
 }  // namespace
+
+Error other_kind_of_owners(const char* what, uint64_t of_space, uint64_t of_source) {
+  return Error{.code = ErrorCode::permission_denied,
+               .where = what,
+               .detail = std::string(what) + ": it had " + owner_by(of_space) +
+                         ", or was formatted for one, and this holder asks for " + owner_by(of_source) +
+                         ": all holders of a space use the same kind of source; format it anew to change that"};
+}
 
 Status format_space(const char* where, std::span<std::byte> memory, const GeometryOptions& options,
                     std::optional<SpaceOwnership> ownership) {
   const bool coherent = options.mode == layout::SpaceMode::coherent;
   if (!coherent && !NonCoherentMemory::supported()) return unsupported_memory();
-  TERRACE_ASSIGN_OR_RETURN(layout::SpaceHeader header, plan_header(memory, options));
+  Result<layout::SpaceHeader> planned = plan_header(memory, options);
+  if (!planned.ok()) return named(planned.error(), options.content);
+  const layout::SpaceHeader& header = *planned;
   TERRACE_ASSIGN_OR_RETURN(const Geometry geometry, check_header(header, memory, options.content));
   const uint64_t kind = ownership ? static_cast<uint64_t>(*ownership) : 0;
   return unless_lost(where, memory, [&]() -> Status {
@@ -95,7 +125,9 @@ Result<Geometry> read_geometry(std::span<std::byte> memory, SpaceContent content
   careful.load_barrier(Step::none);
   careful.read(&header, memory.data(), sizeof header);
   careful.load_barrier(Step::none);
-  TERRACE_ASSIGN_OR_RETURN(const Geometry geometry, check_header(header, memory, content));
+  const Result<Geometry> checked = check_header(header, memory, content);
+  if (!checked.ok()) return named(checked.error(), content);
+  const Geometry& geometry = *checked;
   if (geometry.mode != layout::SpaceMode::coherent && !NonCoherentMemory::supported())
     return unsupported_memory();
   return geometry;

@@ -19,7 +19,7 @@
 namespace terrace::coherence {
 
 // `what`: "tensor space" or "KV space". The space's kind of owners, and that of the source that was given: numbers of
-// layout::OwnershipKind.
+// layout::OwnershipKind. Defined in formatting.cc.
 Error other_kind_of_owners(const char* what, uint64_t of_space, uint64_t of_source);
 
 struct Claimed {

@@ -85,6 +85,13 @@ class OwnedPart {
   uint64_t remove_what_peers_ask();
 
  private:
+  layout::SpaceRecord* record(uint32_t index) const { return geometry_.record(part_, index); }
+  uint64_t* word_at(uint32_t index) const { return &record(index)->slots.word; }
+  void set_word(uint32_t index, uint64_t word, Step written_back) TERRACE_REQUIRES(mutex_) {
+    memory_.store(&record(index)->slots.owner_epoch, epoch_);
+    memory_.store(word_at(index), word);
+    memory_.write_back(record(index), sizeof(layout::TensorSlots), written_back);
+  }
   // For the functions of chains.h, which are called under the mutex.
   struct Table {
     OwnedPart* part;
@@ -97,14 +104,6 @@ class OwnedPart {
       return part->geometry_.home(part->memory_.load(&part->record(index)->slots.name_hash));
     }
   };
-
-  layout::SpaceRecord* record(uint32_t index) const { return geometry_.record(part_, index); }
-  uint64_t* word_at(uint32_t index) const { return &record(index)->slots.word; }
-  void set_word(uint32_t index, uint64_t word, Step written_back) TERRACE_REQUIRES(mutex_) {
-    memory_.store(&record(index)->slots.owner_epoch, epoch_);
-    memory_.store(word_at(index), word);
-    memory_.write_back(record(index), sizeof(layout::TensorSlots), written_back);
-  }
   bool is_this(const Located& tensor, uint64_t word) {
     return has(word, layout::word_live) &&
            memory_.load(&record(tensor.record)->slots.incarnation) == tensor.incarnation;

@@ -22,17 +22,18 @@ inline constexpr uint32_t slot_of(uint64_t even_version, uint32_t slot_count) {
 
 enum class Outcome : uint8_t {
   done,
-  current,   // the caller's version is the newest
-  writing,   // a single-buffered tensor is being written (or its writer died at it); again later
-  blank,     // nothing was published yet, or the content was lost with its writer
-  gone,      // removed, or not found
-  raced,     // it changed meanwhile; again
-  pinned,    // somebody reads it in place; again later
-  corrupt,   // the bytes contradict their checksum or themselves
-  exists,    // the name is taken
-  full,      // no record or no room
-  crowded,   // others are claiming the same room; again
-  disowned,  // the part has another owner by now
+  current,    // the caller's version is the newest
+  writing,    // a single-buffered tensor is being written (or its writer died at it); again later
+  blank,      // nothing was published yet, or the content was lost with its writer
+  gone,       // removed, or not found
+  raced,      // it changed meanwhile; again
+  pinned,     // somebody reads it in place; again later
+  corrupt,    // the bytes contradict their checksum or themselves
+  exists,     // the name is taken
+  full,       // no record or no room
+  crowded,    // others are claiming the same room; again
+  disowned,   // the part has another owner by now
+  no_record,  // the part's directory is full
 };
 
 struct Stable {

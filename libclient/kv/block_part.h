@@ -62,12 +62,12 @@ class BlockPart {
   // Leaves directory and data to the next owner. No pins or rooms may be in use.
   void release() { coherence::store_free(memory_, geometry_, part_); }
 
-  // Returns done, full, crowded (others are claiming: again), disowned.
-  Outcome reserve(uint64_t bytes, Room* room);
+  // `may_claim`: also from a chunk that nobody has. Returns done, full, no_record, crowded (others are claiming:
+  // again), disowned.
+  Outcome reserve(uint64_t bytes, Room* room, bool may_claim = true);
   void cancel(const Room& room);
   // `block`: key, bytes, checksum, parent, times, namespace, word (block_word_summed or 0); its place is `room`, whose
-  // bytes are stored. On return everybody finds it, or the room is free again. Returns done, exists, full (no record
-  // left), disowned.
+  // bytes are stored. On return everybody finds it, or the room is free again. Returns done, exists, no_record, disowned.
   Outcome publish(const Room& room, Block* block);
   // Returns done, pinned, gone, disowned. `block` as it was found.
   Outcome remove(const Block& block);
@@ -79,6 +79,14 @@ class BlockPart {
   uint32_t chunks_owned() const {
     MutexLock lock(mutex_);
     return room_.owned();
+  }
+  bool owns(uint32_t chunk) const {
+    MutexLock lock(mutex_);
+    return room_.owns(chunk);
+  }
+  void set_closed(uint32_t chunk, bool closed) {
+    MutexLock lock(mutex_);
+    if (room_.owns(chunk)) room_.set_closed(chunk, closed);
   }
   uint32_t live() const {
     MutexLock lock(mutex_);

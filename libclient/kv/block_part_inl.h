@@ -48,19 +48,22 @@ bool BlockPart<Memory>::repair(uint32_t index) {
 }
 
 template <CoherenceMemory Memory>
-Outcome BlockPart<Memory>::reserve(uint64_t bytes, Room* room) {
+Outcome BlockPart<Memory>::reserve(uint64_t bytes, Room* room, bool may_claim) {
   MutexLock lock(mutex_);
   if (!still_owner()) return Outcome::disowned;
-  if (live_ >= geometry_.records - geometry_.records / 4) return Outcome::full;  // chains stay short
+  if (live_ >= geometry_.records - geometry_.records / 4) return Outcome::no_record;  // chains stay short
   std::vector<uint32_t> bad;
   std::optional<uint64_t> offset = room_.take(bytes, &bad);
   drop(bad);
-  if (!offset) {
+  if (!offset && may_claim) {
     coherence::FreeSpace fresh;
     const Outcome claimed = chunks_.make_room(geometry_.chunk_bytes, &fresh);
     if (claimed != Outcome::done) return claimed;
+    // One that is the part's already looks free when the memory went away, or when a hostile holder stored to the
+    // claim.
     for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk)
-      if (fresh.has(geometry_.chunk_begin(chunk), geometry_.chunk_bytes)) room_.own(chunk);
+      if (fresh.has(geometry_.chunk_begin(chunk), geometry_.chunk_bytes) && !room_.owns(chunk))
+        room_.own(chunk);
     offset = room_.take(bytes, &bad);
   }
   if (!offset) return Outcome::full;
@@ -88,7 +91,7 @@ Outcome BlockPart<Memory>::publish(const Room& room, Block* block) {
   const bool full = live_ >= geometry_.records - geometry_.records / 4;
   if (exists || full) {
     give_room(room, no_record);
-    return exists ? Outcome::exists : Outcome::full;
+    return exists ? Outcome::exists : Outcome::no_record;
   }
   uint32_t index = geometry_.home(block->key.low);
   while (has(word(index), layout::word_live)) index = (index + 1) & (geometry_.records - 1);

@@ -52,7 +52,7 @@ std::optional<uint64_t> BlockRoom::take(uint64_t bytes, std::vector<uint32_t>* b
   for (uint32_t step = 0; step < count; ++step) {
     const uint32_t chunk = (last_ + step) % count;
     Chunk& at = chunks_[chunk];
-    if (!at.owned || chunk_bytes_ - std::min(at.used_bytes, chunk_bytes_) < bytes) continue;
+    if (!at.owned || at.closed || chunk_bytes_ - std::min(at.used_bytes, chunk_bytes_) < bytes) continue;
     build(chunk, bad);
     const std::optional<uint64_t> offset = at.holes.take(bytes);
     if (!offset) continue;

@@ -27,6 +27,8 @@ class BlockRoom {
   void give(uint64_t offset, uint64_t bytes, uint32_t record, std::vector<uint32_t>* bad);
   // Whether nothing of a chunk is in use. Of a noted chunk: whether nothing was noted.
   bool is_empty(uint32_t chunk) const { return chunks_[chunk].owned && chunks_[chunk].used_bytes == 0; }
+  // take() passes over a closed chunk: its blocks are being removed so that it can be given away.
+  void set_closed(uint32_t chunk, bool closed) { chunks_[chunk].closed = closed; }
   bool owns(uint32_t chunk) const { return chunks_[chunk].owned; }
   uint32_t owned() const { return owned_; }
   uint32_t chunk_of(uint64_t offset) const { return static_cast<uint32_t>(offset / chunk_bytes_); }
@@ -40,6 +42,7 @@ class BlockRoom {
   struct Chunk {
     bool owned = false;
     bool built = false;
+    bool closed = false;
     uint64_t used_bytes = 0;
     std::vector<Extent> noted;
     coherence::FreeSpace holes;

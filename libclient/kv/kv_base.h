@@ -28,11 +28,17 @@ class KvSpaceBase : public KvSpace {
   static Error too_short(std::string_view key, uint64_t given, uint64_t needed);
   static Error error_of(coherence::Outcome outcome, std::string_view key);
   static uint64_t now_unix_s() { return static_cast<uint64_t>(std::time(nullptr)); }
+  static uint64_t now_unix_ms() {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
+  }
 };
 
 struct KvWrite::State {
   KvSpaceBase* space = nullptr;
   std::span<std::byte> bytes;
+  std::span<const std::byte> memory;  // of the space
   kv::Room room;
   kv::Block block;
   std::string key;

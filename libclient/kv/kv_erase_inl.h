@@ -15,7 +15,7 @@ coherence::Outcome KvSpaceOf<Memory>::remove_own(const Block& block, bool evicte
     add(counts_.evicted_bytes, block.bytes);
   }
   const MutexLock lock(order_mutex_);
-  if (order_.contains(block.record)) order_.erase(block.record, evicted);
+  out_of_order(block, evicted);
   return outcome;
 }
 
@@ -24,78 +24,104 @@ Status KvSpaceOf<Memory>::erase(const KvNamespace& name_space, std::string_view 
   TERRACE_RETURN_IF_ERROR(check_key(key));
   if (forked()) return in_child();
   if (options_.ownership == nullptr) return read_only();
-  Block block;
-  const Outcome outcome = find(kv::key_of(kv::namespace_hash(name_space.name()), key), &block);
-  if (outcome != Outcome::done) return error_of(outcome, key);
-  if (erase_all({block}, wait_ns) == 1) return {};
-  return refuse(ErrorCode::busy, who(key) + " is read in place, or the owner of part " +
-                                     std::to_string(block.part) + " has not erased it yet; wait longer");
+  const kv::BlockKey hash = kv::key_of(kv::namespace_hash(name_space.name()), key);
+  // Two that put it in one moment have made two of it.
+  for (int copies = 0; copies < 64; ++copies) {
+    Block block;
+    const Outcome outcome = find(hash, &block);
+    if (outcome == Outcome::gone && copies != 0) return {};
+    if (outcome != Outcome::done) return error_of(outcome, key);
+    if (erase_all({block}, wait_ns) != 1)
+      return refuse(ErrorCode::busy, who(key) + " is read in place, or the owner of part " +
+                                         std::to_string(block.part) + " has not erased it yet; wait longer");
+  }
+  return refuse(ErrorCode::busy, who(key) + " is put again all the time");
 }
 
-// Returns how many are gone. Those of parts that somebody owns are asked for.
+// Returns how many are gone. What a living owner has is asked for; what is read in place is tried again.
 template <typename Memory>
 uint64_t KvSpaceOf<Memory>::erase_all(std::vector<Block> blocks, uint64_t wait_ns) {
-  const uint64_t deadline_ns = clock_.now_ns() + wait_ns;
+  constexpr auto pause = std::chrono::milliseconds(10);
+  const uint64_t deadline_ns = deadline(wait_ns);
   std::map<uint32_t, std::vector<Block>> by_part;
-  for (Block& block : blocks) by_part[block.part].push_back(block);
+  std::vector<Block> of_others;
+  for (const Block& block : blocks) by_part[block.part].push_back(block);
   uint64_t gone = 0;
-  for (auto& [part, of_part] : by_part) {
-    std::vector<Block> left = of_part;
-    const auto remove_from = [&](auto remove) {
-      std::vector<Block> pinned;
-      for (const Block& block : left) {
-        const Outcome outcome = remove(block);
-        if (outcome == Outcome::pinned || outcome == Outcome::disowned)
-          pinned.push_back(block);
-        else
-          gone += 1;
-      }
-      left = std::move(pinned);
-    };
-    do {
-      if (own() != nullptr && part == own()->part())
-        remove_from([&](const Block& block) { return remove_own(block, false); });
-      else if (!adopt(part, [&](Part& adopted) {
-                 remove_from([&](const Block& block) { return adopted.remove(block); });
-               })) {
-        gone += ask_and_wait(left, deadline_ns);
-        break;
-      }
-      if (!left.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    } while (!left.empty() && clock_.now_ns() < deadline_ns && os::LossyAccesses::lost_address() == nullptr);
+  for (;;) {
+    for (auto& [part, of_part] : by_part) {
+      if (own() == nullptr || part != own()->part())
+        if (owner_lives(part)) {
+          of_others.insert(of_others.end(), of_part.begin(), of_part.end());
+          of_part.clear();
+        }
+      gone += remove_all(part, &of_part);
+    }
+    if (!of_others.empty()) gone += ask_and_wait(std::exchange(of_others, {}), deadline_ns);
+    std::erase_if(by_part, [](const auto& one) { return one.second.empty(); });
+    if (by_part.empty() || clock_.now_ns() >= deadline_ns || os::LossyAccesses::lost_address() != nullptr)
+      break;
+    std::this_thread::sleep_for(pause);
   }
   add(counts_.erased, gone);
   return gone;
 }
 
+// Of the own part, or of one that nobody owns. What is read in place stays in `blocks`.
 template <typename Memory>
-uint64_t KvSpaceOf<Memory>::ask_and_wait(std::span<const Block> blocks, uint64_t deadline_ns) {
-  constexpr size_t at_once = 64;
+uint64_t KvSpaceOf<Memory>::remove_all(uint32_t part, std::vector<Block>* blocks) {
+  if (blocks->empty()) return 0;
   uint64_t gone = 0;
+  std::vector<Block> left;
+  const auto sort_out = [&](const Block& block, Outcome outcome) {
+    if (outcome == Outcome::done || outcome == Outcome::gone)
+      ++gone;
+    else
+      left.push_back(block);
+  };
+  bool tried = true;
+  if (own() != nullptr && part == own()->part())
+    for (const Block& block : *blocks) sort_out(block, remove_own(block, false));
+  else
+    tried = adopt(part, [&](Part& adopted) {
+      for (const Block& block : *blocks) sort_out(block, adopted.remove(block));
+    });
+  if (tried) *blocks = std::move(left);
+  return gone;
+}
+
+// As many at once as there are pins for, and the next as soon as one is gone.
+template <typename Memory>
+uint64_t KvSpaceOf<Memory>::ask_and_wait(std::vector<Block> blocks, uint64_t deadline_ns) {
+  constexpr size_t at_once = 512;
+  struct Asked {
+    Block block;
+    uint32_t word = 0;
+  };
   if (!can_hold().ok()) return 0;
-  while (!blocks.empty()) {
-    std::vector<uint32_t> words;  // as many as there are pins for, at most
-    for (const Block& block : blocks.first(std::min(at_once, blocks.size()))) {
+  std::vector<Asked> asked;
+  uint64_t gone = 0;
+  size_t next = 0;
+  for (;;) {
+    while (next < blocks.size() && asked.size() < at_once) {
+      const Block& block = blocks[next];
       const auto word =
           pins().hold(coherence::removal_word(block.part, block.record, coherence::version_of(block.word)));
       if (!word) break;
-      words.push_back(*word);
+      asked.push_back({block, *word});
+      ++next;
     }
-    if (words.empty()) break;
-    const auto group = blocks.first(words.size());
     Memory().full_barrier(Step::none);
-    size_t left = group.size();
-    for (;;) {
-      left = 0;
-      for (const Block& block : group) left += reader_.recheck(block) ? 1 : 0;
-      if (left == 0 || clock_.now_ns() >= deadline_ns || os::LossyAccesses::lost_address() != nullptr) break;
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-    for (const uint32_t word : words) pins().drop(word);
-    gone += group.size() - left;
-    if (left != 0) break;
-    blocks = blocks.subspan(group.size());
+    if (asked.empty()) break;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    std::erase_if(asked, [&](const Asked& one) {
+      if (reader_.recheck(one.block)) return false;
+      pins().drop(one.word);
+      ++gone;
+      return true;
+    });
+    if (clock_.now_ns() >= deadline_ns || os::LossyAccesses::lost_address() != nullptr) break;
   }
+  for (const Asked& one : asked) pins().drop(one.word);
   return gone;
 }
 
@@ -114,9 +140,7 @@ Result<uint64_t> KvSpaceOf<Memory>::evict(uint64_t bytes) {
   size_t count = 0;
   for (; count < blocks.size() && chosen < bytes; ++count) chosen += blocks[count].bytes;
   blocks.resize(count);
-  const uint64_t gone = erase_all(std::move(blocks), 5'000'000'000);
-  add(counts_.evicted, gone);
-  return gone;
+  return erase_all(std::move(blocks), 5'000'000'000);
 }
 
 template <typename Memory>

@@ -44,6 +44,7 @@ Result<KvWrite> KvSpaceOf<Memory>::begin_put(const KvNamespace& name_space, std:
   if (const Outcome room = make_room(extent, &state->room, options.wait_ns); room != Outcome::done) {
     if (room == Outcome::disowned) return error_of(room, key);
     add(counts_.puts_refused);
+    if (room == Outcome::no_record) return error_of(room, key);
     return refuse(
         ErrorCode::capacity_exhausted,
         who(key) + ": no room for its " + std::to_string(extent) +
@@ -54,7 +55,7 @@ Result<KvWrite> KvSpaceOf<Memory>::begin_put(const KvNamespace& name_space, std:
   block.parent = options.parent.empty() ? 0 : kv::key_of(seed, options.parent).low;
   block.used_unix_s = static_cast<uint32_t>(now_s);
   if (options.ttl_s != 0)
-    block.expires_unix_s = static_cast<uint32_t>(std::min<uint64_t>(now_s + options.ttl_s, UINT32_MAX));
+    block.expires_unix_s = static_cast<uint32_t>(now_s + std::min<uint64_t>(options.ttl_s, UINT32_MAX - now_s));
   block.name_space = static_cast<uint32_t>(seed);
   block.word = options.checksum.value_or(geometry_.checksums()) ? layout::block_word_summed : 0;
   std::byte* const at = geometry_.data() + state->room.offset;
@@ -62,6 +63,7 @@ Result<KvWrite> KvSpaceOf<Memory>::begin_put(const KvNamespace& name_space, std:
   Memory().write(at + (extent - name.size()), name.data(), name.size());
   state->space = this;
   state->bytes = {at, bytes};
+  state->memory = {geometry_.base, geometry_.total_bytes};
   state->key = key;
   return KvWrite(std::move(state));
 }
@@ -74,41 +76,70 @@ Status KvSpaceOf<Memory>::finish_write(KvWrite::State& write) {
     block.offset = write.room.offset;
     block.data_checksum = reader_.checksum_in_place(block);
   }
+  // Another holder may have put it since begin_put(). Who does so in this very moment makes a second one.
+  Block other;
+  if (find(block.key, &other) == Outcome::done) {
+    own()->cancel(write.room);
+    return refuse(ErrorCode::already_exists, who(write.key) + " is there already");
+  }
   const Outcome outcome = own()->publish(write.room, &block);
   if (outcome == Outcome::exists)
     return refuse(ErrorCode::already_exists, who(write.key) + " is there already");
-  if (outcome == Outcome::full) {
-    add(counts_.puts_refused);
-    return refuse(ErrorCode::capacity_exhausted, who(write.key) + ": part " + std::to_string(own()->part()) +
-                                                     " has no directory entry left; format the space for "
-                                                     "smaller blocks");
-  }
+  if (outcome == Outcome::no_record) add(counts_.puts_refused);
   if (outcome != Outcome::done) return error_of(outcome, write.key);
   add(counts_.puts);
   add(counts_.put_bytes, block.bytes);
   const MutexLock lock(order_mutex_);
-  if (order_.contains(block.record)) order_.erase(block.record, false);
-  order_.insert(block.record, {.key = block.key.low, .parent = block.parent, .bytes = block.extent_bytes});
+  into_order(block);
   return {};
 }
 
-// Room from the own chunks or free ones; else from parts that nobody owns; else, for who has less than its share, from
-// others; else from the worst of the own blocks.
+// Of two blocks that had one record the later one is in the order, whoever of their threads comes first.
 template <typename Memory>
-coherence::Outcome KvSpaceOf<Memory>::make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns) {
-  Outcome outcome = own()->reserve(bytes, room);
+void KvSpaceOf<Memory>::into_order(const Block& block) {
+  if (order_versions_.empty()) order_versions_.resize(geometry_.records);
+  uint64_t& version = order_versions_[block.record];
+  if (coherence::version_of(block.word) <= version) return;
+  if (order_.contains(block.record)) order_.erase(block.record, false);
+  version = coherence::version_of(block.word);
+  order_.insert(block.record, {.key = block.key.low, .parent = block.parent, .bytes = block.extent_bytes});
+}
+
+template <typename Memory>
+void KvSpaceOf<Memory>::out_of_order(const Block& block, bool evicted) {
+  if (order_versions_.empty()) order_versions_.resize(geometry_.records);
+  uint64_t& version = order_versions_[block.record];
+  if (coherence::version_of(block.word) < version) return;
+  version = coherence::version_of(block.word);  // who put it, and comes late, finds that it is gone
+  if (order_.contains(block.record)) order_.erase(block.record, evicted);
+}
+
+// Who gives chunks to others claims none above its share meanwhile.
+template <typename Memory>
+coherence::Outcome KvSpaceOf<Memory>::reserve(uint64_t bytes, kv::Room* room) {
+  const uint64_t yields_until_ns = yields_until_ns_.load(std::memory_order_relaxed);
+  const bool may_claim =
+      yields_until_ns == 0 || clock_.now_ns() >= yields_until_ns || own()->chunks_owned() < fair_share();
+  Outcome outcome = own()->reserve(bytes, room, may_claim);
   for (int attempt = 0; attempt < 1000 && outcome == Outcome::crowded; ++attempt) {
     std::this_thread::sleep_for(std::chrono::microseconds(20 * (own()->part() + 1)));
-    outcome = own()->reserve(bytes, room);
+    outcome = own()->reserve(bytes, room, may_claim);
   }
-  if (outcome != Outcome::full) return outcome;
-  if (own()->chunks_owned() < fair_share()) {
-    while (outcome == Outcome::full && free_what_nobody_owns()) outcome = own()->reserve(bytes, room);
+  return outcome;
+}
+
+// Room from the own chunks or free ones; else from parts that nobody owns; else, for who has less than its share, from
+// others; else from the worst of the own blocks. Where the directory is full only the last one helps.
+template <typename Memory>
+coherence::Outcome KvSpaceOf<Memory>::make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns) {
+  Outcome outcome = reserve(bytes, room);
+  if (outcome == Outcome::full && own()->chunks_owned() < fair_share()) {
+    while (outcome == Outcome::full && free_what_nobody_owns()) outcome = reserve(bytes, room);
     if (outcome == Outcome::full) outcome = ask_for_room(bytes, room, wait_ns);
-    if (outcome != Outcome::full) return outcome;
   }
   uint64_t evicted = 0;
-  while (outcome == Outcome::full && evict_one(&evicted)) outcome = own()->reserve(bytes, room);
+  while ((outcome == Outcome::full || outcome == Outcome::no_record) && evict_one(&evicted))
+    outcome = reserve(bytes, room);
   return outcome;
 }
 
@@ -120,16 +151,15 @@ coherence::Outcome KvSpaceOf<Memory>::ask_for_room(uint64_t bytes, kv::Room* roo
   const uint64_t begin_ns = clock_.now_ns();
   if (wait_ns == 0 || begin_ns < ask_again_at_ns_.load(std::memory_order_relaxed)) return Outcome::full;
   const std::optional<uint32_t> wish =
-      pins().hold(layout::pin_asks_room | std::min(bytes, layout::pin_room_mask));
+      pins().hold(layout::pin_asks_room | (now_unix_ms() & layout::pin_room_mask));
   if (!wish) return Outcome::full;
   Outcome outcome = Outcome::full;
   while (outcome != Outcome::done && outcome != Outcome::disowned && clock_.now_ns() - begin_ns < wait_ns &&
          os::LossyAccesses::lost_address() == nullptr) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
-    outcome = own()->reserve(bytes, room);
+    outcome = reserve(bytes, room);
   }
   pins().drop(*wish);
-  if (outcome == Outcome::crowded) outcome = Outcome::full;
   if (outcome == Outcome::full)
     ask_again_at_ns_.store(clock_.now_ns() + pause_after_silence_ns, std::memory_order_relaxed);
   return outcome;
@@ -139,7 +169,7 @@ coherence::Outcome KvSpaceOf<Memory>::ask_for_room(uint64_t bytes, kv::Room* roo
 // there is nothing to evict.
 template <typename Memory>
 bool KvSpaceOf<Memory>::evict_one(uint64_t* evicted_bytes) {
-  for (int pinned = 0; pinned < 256; ++pinned) {
+  for (int pinned = 0; pinned < 4096; ++pinned) {
     uint32_t victim = 0;
     {
       const MutexLock lock(order_mutex_);
@@ -175,28 +205,33 @@ template <typename Memory>
 void KvSpaceOf<Memory>::fill_order(uint32_t records) {
   const uint32_t end =
       static_cast<uint32_t>(std::min<uint64_t>(geometry_.records, uint64_t{order_filled_} + records));
-  own()->each_block(order_filled_, end, [this](const Block& block) TERRACE_NO_THREAD_SAFETY_ANALYSIS {
-    if (!order_.contains(block.record))
-      order_.insert(block.record, {.key = block.key.low, .parent = block.parent, .bytes = block.extent_bytes});
-  });
+  own()->each_block(order_filled_, end,
+                    [this](const Block& block) TERRACE_NO_THREAD_SAFETY_ANALYSIS { into_order(block); });
   order_filled_ = end;
 }
 
-// Whether all of its blocks went. `part`: the own one, or one that is adopted.
+// Whether all of their blocks went. `part`: the own one, or one that is adopted.
 template <typename Memory>
-bool KvSpaceOf<Memory>::clear_chunk(Part& part, uint32_t chunk) {
+bool KvSpaceOf<Memory>::clear_chunks(Part& part, const std::vector<bool>& chunks) {
   bool all = true;
   part.each_block(0, geometry_.records, [&](const Block& block) {
-    if (part.chunk_of(block) != chunk) return;
+    if (!chunks[part.chunk_of(block)]) return;
     const bool mine = &part == own();
     const Outcome outcome = mine ? remove_own(block, true) : part.remove(block);
     if (!mine && outcome == Outcome::done) {
       add(counts_.evicted);
       add(counts_.evicted_bytes, block.bytes);
     }
-    all = all && outcome == Outcome::done;
+    all = all && (outcome == Outcome::done || outcome == Outcome::gone);
   });
   return all;
+}
+
+template <typename Memory>
+bool KvSpaceOf<Memory>::clear_chunk(Part& part, uint32_t chunk) {
+  std::vector<bool> chunks(geometry_.chunks);
+  chunks[chunk] = true;
+  return clear_chunks(part, chunks);
 }
 
 template <typename Memory>
@@ -211,7 +246,7 @@ uint32_t KvSpaceOf<Memory>::chunks_of(uint32_t part) const {
   return count;
 }
 
-// Of the chunks, for each holder that puts and lives. As it was a tenth of a second ago, at most.
+// Of the chunks, for each part that was not given back: one of the dead counts until it is adopted. As it was a tenth of a second ago, at most.
 template <typename Memory>
 uint32_t KvSpaceOf<Memory>::fair_share() {
   constexpr uint64_t kept_ns = 100'000'000;
@@ -219,17 +254,26 @@ uint32_t KvSpaceOf<Memory>::fair_share() {
   if (now_ns < share_at_ns_.load(std::memory_order_relaxed)) return share_.load(std::memory_order_relaxed);
   uint32_t owners = 0;
   for (uint32_t part = 0; part < geometry_.parts; ++part)
-    owners += (own() != nullptr && part == own()->part()) || owner_lives(part) ? 1 : 0;
+    owners += claims_.last_owner(part).epoch != 0 && !claims_.last_owner(part).gave_back ? 1 : 0;
   const uint32_t share = std::max(1u, geometry_.chunks / std::max(1u, owners));
   share_.store(share, std::memory_order_relaxed);
   share_at_ns_.store(now_ns + kept_ns, std::memory_order_relaxed);
   return share;
 }
 
+// Where nobody can tell it lives. A source that waits for its manager is not asked again for a while.
 template <typename Memory>
-bool KvSpaceOf<Memory>::owner_lives(uint32_t part) {
-  const LastOwner last = claims_.last_owner(part);
-  return last.epoch != 0 && !last.gave_back && !claims_.dead_check()(part, last.epoch);
+bool KvSpaceOf<Memory>::owner_lives(uint32_t holder) {
+  constexpr uint64_t slow_ns = 50'000'000, pause_ns = 5'000'000'000;
+  const LastOwner last = claims_.last_owner(holder);
+  if (last.epoch == 0 || last.gave_back) return false;
+  const uint64_t begin_ns = clock_.now_ns();
+  if (begin_ns < owners_unknown_until_ns_.load(std::memory_order_relaxed)) return true;
+  const bool dead = claims_.dead_check()(holder, last.epoch);
+  const uint64_t end_ns = clock_.now_ns();
+  if (!dead && end_ns - begin_ns > slow_ns)
+    owners_unknown_until_ns_.store(end_ns + pause_ns, std::memory_order_relaxed);
+  return !dead;
 }
 
 // Owns a part for a moment that nobody else owns. Its next owner finds it in order. false: it cannot be had.
@@ -248,15 +292,19 @@ bool KvSpaceOf<Memory>::adopt(uint32_t part, Body body) {
   }
   options_.ownership->release(part);
   add(counts_.parts_adopted);
+  share_at_ns_.store(0, std::memory_order_relaxed);  // it counts no longer
   return true;
 }
 
 // Makes a quarter of the chunks of one such part free, those whose blocks were not used for longest. Whether one is.
+// Where nothing could be freed it is not tried again for a second.
 template <typename Memory>
 bool KvSpaceOf<Memory>::free_what_nobody_owns() {
+  constexpr uint64_t pause_ns = 1'000'000'000;
+  if (clock_.now_ns() < adopt_again_at_ns_.load(std::memory_order_relaxed)) return false;
   for (uint32_t part = 0; part < geometry_.parts; ++part) {
-    if (part == own()->part() || chunks_of(part) == 0) continue;
-    bool freed = false;
+    const uint32_t before = part == own()->part() ? 0 : chunks_of(part);
+    if (before == 0) continue;
     const bool adopted = adopt(part, [&](Part& left) {
       std::vector<std::pair<uint64_t, uint64_t>> uses(geometry_.chunks);  // sum of times, blocks
       left.each_block(0, geometry_.records, [&](const Block& block) {
@@ -268,12 +316,13 @@ bool KvSpaceOf<Memory>::free_what_nobody_owns() {
       for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk)
         if (uses[chunk].second != 0) oldest.push_back({uses[chunk].first / uses[chunk].second, chunk});
       std::sort(oldest.begin(), oldest.end());
-      const size_t enough = (oldest.size() + 3) / 4;
-      for (size_t index = 0; index < oldest.size() && index < enough; ++index)
-        freed = clear_chunk(left, oldest[index].second) || freed;
+      std::vector<bool> enough(geometry_.chunks);
+      for (size_t index = 0; index < (oldest.size() + 3) / 4; ++index) enough[oldest[index].second] = true;
+      (void)clear_chunks(left, enough);
     });
-    if (adopted && freed) return true;
+    if (adopted && chunks_of(part) < before) return true;
   }
+  adopt_again_at_ns_.store(clock_.now_ns() + pause_ns, std::memory_order_relaxed);
   return false;
 }
 

@@ -48,6 +48,8 @@ Status KvSpace::format(std::span<std::byte> memory, const KvFormatOptions& optio
   if (options.block_bytes < least_block_bytes || options.block_bytes > usual_max_block_bytes)
     return refuse_format("block_bytes is 4 KiB to 16 MiB, not " + std::to_string(options.block_bytes) +
                          " bytes");
+  if (memory.size() > uint64_t{64} << 40)
+    return refuse_format("at most 64 TiB, not " + std::to_string(memory.size()) + " bytes");
   const uint64_t max_block_bytes = options.max_block_bytes.value_or(
       std::max(options.block_bytes, std::min<uint64_t>(usual_max_block_bytes, memory.size() / 64)));
   if (max_block_bytes < options.block_bytes || max_block_bytes > kv_block_bytes_limit)
@@ -141,7 +143,7 @@ std::span<std::byte> KvWrite::bytes() const {
 Status KvWrite::publish() {
   TERRACE_CHECK(state_->open, "a block is published once");
   state_->open = false;
-  return coherence::unless_lost("KvWrite::publish", state_->bytes,
+  return coherence::unless_lost("KvWrite::publish", state_->memory,
                                 [&] { return state_->space->finish_write(*state_); });
 }
 
@@ -216,6 +218,9 @@ Error KvSpaceBase::error_of(coherence::Outcome outcome, std::string_view key) {
     case Outcome::disowned:
       return refuse(ErrorCode::permission_denied,
                     who(key) + ": this holder's part has another owner by now; attach again");
+    case Outcome::no_record:
+      return refuse(ErrorCode::capacity_exhausted,
+                    who(key) + ": the part has no directory entry left; format the space for smaller blocks");
     default: return refuse(ErrorCode::internal, who(key) + ": an answer that does not belong here");
   }
 }

@@ -105,7 +105,11 @@ class KvSpaceOf final : public KvSpaceBase {
   Outcome make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns);
   Outcome ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns);
   bool evict_one(uint64_t* evicted_bytes);
-  void fill_order(uint32_t records);
+  void fill_order(uint32_t records) TERRACE_REQUIRES(order_mutex_);
+  void into_order(const Block& block) TERRACE_REQUIRES(order_mutex_);
+  void out_of_order(const Block& block, bool evicted) TERRACE_REQUIRES(order_mutex_);
+  Outcome reserve(uint64_t bytes, kv::Room* room);
+  bool clear_chunks(Part& part, const std::vector<bool>& chunks);
   bool clear_chunk(Part& part, uint32_t chunk);
   uint32_t fair_share();
   bool free_what_nobody_owns();
@@ -116,14 +120,20 @@ class KvSpaceOf final : public KvSpaceBase {
   // Erasing
   Outcome remove_own(const Block& block, bool evicted);
   uint64_t erase_all(std::vector<Block> blocks, uint64_t wait_ns);
-  uint64_t ask_and_wait(std::span<const Block> blocks, uint64_t deadline_ns);
+  uint64_t ask_and_wait(std::vector<Block> blocks, uint64_t deadline_ns);
+  uint64_t remove_all(uint32_t part, std::vector<Block>* blocks);
+  uint64_t deadline(uint64_t wait_ns) const {
+    const uint64_t now_ns = clock_.now_ns();
+    return wait_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + wait_ns;
+  }
   bool owner_lives(uint32_t part);
 
   // Tending
   void do_removals();
-  bool give_room();
-  void read_uses();
-  void drop_expired(uint32_t records);
+  bool give_room() TERRACE_REQUIRES(tend_mutex_);
+  std::optional<uint32_t> worst_chunk();
+  void read_uses() TERRACE_REQUIRES(tend_mutex_);
+  void drop_expired(uint32_t records) TERRACE_REQUIRES(tend_mutex_);
 
   std::optional<kv::Names> names(const Block& block);
   KvBlockInfo info_of(const Block& block, kv::Names names);
@@ -149,10 +159,16 @@ class KvSpaceOf final : public KvSpaceBase {
       0;  // records that were looked at since the take-over
   Mutex uses_mutex_;
   uint64_t uses_ TERRACE_GUARDED_BY(uses_mutex_) = 0;
+  std::vector<uint64_t> order_versions_
+      TERRACE_GUARDED_BY(order_mutex_);  // by record: of the block in the order
   bool uses_known_ TERRACE_GUARDED_BY(uses_mutex_) = false;
 
   Mutex adopt_mutex_;
   std::atomic<uint64_t> ask_again_at_ns_ = 0;
+  std::atomic<uint64_t> adopt_again_at_ns_ = 0;
+  std::atomic<uint64_t> owners_unknown_until_ns_ = 0;  // who says who lives was slow to answer
+  std::atomic<uint64_t> yields_until_ns_ = 0;          // gives chunks, and claims none above its share
+  std::atomic<bool> wants_seat_ = true;
   std::atomic<uint64_t> share_at_ns_ = 0;
   std::atomic<uint32_t> share_ = 1;
 
@@ -160,7 +176,8 @@ class KvSpaceOf final : public KvSpaceBase {
   std::vector<uint64_t> last_uses_ TERRACE_GUARDED_BY(tend_mutex_);
   uint32_t expiry_cursor_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
   uint64_t ticks_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
-  std::thread tender_;
+  uint64_t gives_again_at_ns_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
+  std::unique_ptr<std::thread> tender_;
   Mutex tender_mutex_;
   ConditionVariable tender_wakes_;
   bool tender_ends_ TERRACE_GUARDED_BY(tender_mutex_) = false;
@@ -178,7 +195,7 @@ class KvSpaceOf final : public KvSpaceBase {
 template <typename Memory>
 KvSpaceOf<Memory>::~KvSpaceOf() {
   if (forked()) {
-    if (tender_.joinable()) tender_.detach();  // it is the parent's
+    (void)tender_.release();  // it is the parent's
     return;
   }
   {
@@ -186,7 +203,7 @@ KvSpaceOf<Memory>::~KvSpaceOf() {
     tender_ends_ = true;
   }
   tender_wakes_.notify_all();
-  if (tender_.joinable()) tender_.join();
+  if (tender_ != nullptr) tender_->join();
   if (own() != nullptr) {
     own()->release();
     options_.ownership->release(own()->part());
@@ -372,6 +389,7 @@ Result<KvView> KvSpaceOf<Memory>::view(const KvNamespace& name_space, std::strin
 template <typename Memory>
 void KvSpaceOf<Memory>::note_use(const Block& block) {
   constexpr uint32_t stamp_s = 16;
+  if (options_.ownership == nullptr || forked()) return;
   if (own() != nullptr && block.part == own()->part()) {
     if (!order_mutex_.try_lock()) return;
     if (order_.contains(block.record)) order_.use(block.record);
@@ -380,7 +398,9 @@ void KvSpaceOf<Memory>::note_use(const Block& block) {
     if (now - block.used_unix_s > stamp_s) own()->note_use(block, now);
     return;
   }
-  if ((own() == nullptr && seat() == nullptr) || geometry_.uses == 0 || forked()) return;
+  // Who only copies needs a seat for this alone: it asks for one once.
+  if (own() == nullptr && seat() == nullptr && wants_seat_.exchange(false)) (void)take_seat();
+  if ((own() == nullptr && seat() == nullptr) || geometry_.uses == 0) return;
   if (!uses_mutex_.try_lock()) return;
   Memory memory;
   layout::PartOwner* const owner = geometry_.owner(holder());

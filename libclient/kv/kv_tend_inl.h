@@ -2,6 +2,8 @@
 // KvSpaceOf: what the owner of a part does while it makes no calls.
 #pragma once
 
+#include <system_error>
+
 #include "core/base/signals_blocked.h"
 
 namespace terrace {
@@ -12,7 +14,7 @@ void KvSpaceOf<Memory>::start_tending() {
   constexpr auto pause = std::chrono::milliseconds(5);
   if (!options_.tends_itself) return;
   const SignalsBlocked blocked;
-  tender_ = std::thread([this, pause] {
+  const auto body = [this, pause] {
     for (;;) {
       {
         const MutexLock lock(tender_mutex_);
@@ -23,7 +25,12 @@ void KvSpaceOf<Memory>::start_tending() {
       tend();
       if (os::LossyAccesses::lost_address() != nullptr) return;
     }
-  });
+  };
+  try {
+    tender_ = std::make_unique<std::thread>(body);
+  } catch (const std::system_error&) {
+    // No thread to be had: as with tends_itself = false.
+  }
 }
 
 template <typename Memory>
@@ -51,32 +58,50 @@ void KvSpaceOf<Memory>::do_removals() {
   }
 }
 
-// For one that asks, if this holder has more than its share: a chunk.
+// For one that asks, if this holder has more than its share: a chunk. A wish says when it was made: who stopped or died
+// over it asks for nothing any more.
 template <typename Memory>
 bool KvSpaceOf<Memory>::give_room() {
+  constexpr uint64_t wish_ms = 5'000, pause_ns = 100'000'000;
   const uint32_t me = holder();
+  const uint64_t now_ms = now_unix_ms() & layout::pin_room_mask, now_ns = clock_.now_ns();
   const bool asked = coherence::any_pin(Memory(), geometry_, [&](uint32_t holder, uint64_t pin) {
     constexpr uint64_t kinds = layout::pin_used | layout::pin_asks_removal | layout::pin_asks_room;
-    return (pin & kinds) == layout::pin_asks_room && holder != me && owner_lives(holder);
+    if ((pin & kinds) != layout::pin_asks_room || holder == me) return false;
+    const uint64_t made_ms = pin & layout::pin_room_mask;
+    return (made_ms > now_ms ? made_ms - now_ms : now_ms - made_ms) < wish_ms && owner_lives(holder);
   });
-  if (!asked || own()->chunks_owned() <= fair_share()) return false;
-  uint32_t victim = 0;
-  {
-    const MutexLock lock(order_mutex_);
-    fill_order(geometry_.records);
-    const std::optional<uint32_t> next = order_.victim();
-    if (!next) return false;
-    victim = *next;
-  }
-  Block block;
-  if (reader_.describe(own()->part(), victim, &block) != Outcome::done) return false;
-  if (clear_chunk(*own(), own()->chunk_of(block))) {
+  if (!asked || now_ns < gives_again_at_ns_ || own()->chunks_owned() <= fair_share()) return false;
+  yields_until_ns_.store(now_ns + pause_ns, std::memory_order_relaxed);
+  const std::optional<uint32_t> chunk = worst_chunk();
+  if (!chunk) return false;
+  own()->set_closed(*chunk, true);
+  (void)clear_chunk(*own(), *chunk);
+  if (!own()->owns(*chunk)) {
     add(counts_.chunks_given);
     return true;
   }
-  const MutexLock lock(order_mutex_);
-  if (order_.contains(victim)) order_.skip(victim);
+  own()->set_closed(*chunk, false);  // something in it is read in place, or being filled
+  gives_again_at_ns_ = now_ns + pause_ns;
   return false;
+}
+
+// That of the block that should go next. It is passed over for a while afterwards, in case it stays.
+template <typename Memory>
+std::optional<uint32_t> KvSpaceOf<Memory>::worst_chunk() {
+  const MutexLock lock(order_mutex_);
+  fill_order(geometry_.records);
+  for (int stale = 0; stale < 64; ++stale) {
+    const std::optional<uint32_t> victim = order_.victim();
+    if (!victim) break;
+    Block block;
+    if (reader_.describe(own()->part(), *victim, &block) == Outcome::done) {
+      order_.skip(*victim);
+      return own()->chunk_of(block);
+    }
+    order_.erase(*victim, false);
+  }
+  return std::nullopt;
 }
 
 // What others used of this part since the last look; of more than a ring has, the last ones.

@@ -120,7 +120,7 @@ def crowded_folders(names: list, readme_lines) -> list:
             counts[folder] = counts.get(folder, 0) + 1
     problems = []
     for folder, count in sorted(counts.items()):
-        if count > SOURCES_MAX:
+        if count > SOURCES_MAX and folder != "libclient/include/terrace":  # programs name installed headers: they don't move
             problems.append(f"{folder}: {count} source files, at most {SOURCES_MAX}")
         if folder.startswith("tests/unit/") or folder == "libclient/include/terrace":
             continue  # one test a source; installed headers, which docs/library.md explains

@@ -63,7 +63,7 @@ struct KvFormatOptions {
   uint32_t seats = 24;  // processes that only read at once, in place; with the parts at most 64
   // The size that most blocks have, which gives the number of directory entries: 4 KiB to 16 MiB.
   uint64_t block_bytes = 64 << 10;
-  // No block can be larger. Nothing: 16 MiB, or a 64th of the memory if that is less, but at least block_bytes.
+  // Blocks up to this size are taken, and larger ones as far as chunks have room: KvStat::max_block_bytes. Nothing: 16 MiB, or a 64th of the memory if that is less, but at least block_bytes.
   std::optional<uint64_t> max_block_bytes = std::nullopt;
   uint32_t pins = 1024;                                    // blocks that one process reads in place at once
   std::optional<SpaceCoherence> coherence = std::nullopt;  // as SpaceOptions::coherence
@@ -203,7 +203,8 @@ struct KvVerified {
 // Ownership  Borrows the memory, which must stay mapped.
 // Threads    All calls from any thread.
 // Errors     Of every call: lease_expired when the memory is gone, which is permanent; invalid_argument for a key
-//            that is empty or longer than kv_key_bytes_max; unavailable in a forked child.
+//            that is empty or longer than kv_key_bytes_max. In a forked child calls that store are unavailable, and
+//            the others answer as in the parent.
 class KvSpace {
  public:
   // Makes an empty space of `memory`. Nobody may have it attached.
@@ -256,7 +257,7 @@ class KvSpace {
   virtual KvCounters counters() const = 0;
   // Compares every block with its checksum, if it has one, and its name with its directory entry.
   virtual Result<KvVerified> verify() = 0;
-  // Has the blocks that were not used for longest erased, until `bytes` are gone. Returns how many are.
+  // Has the blocks that were not used for longest erased, until `bytes` are gone. Returns how many blocks are.
   virtual Result<uint64_t> evict(uint64_t bytes) = 0;
   // Erases all blocks of one namespace, or all; those of other holders at their next tend(). Returns how many are
   // gone; `busy` beside it: some are left after wait_ns, read in place or their owner stopped.

@@ -81,6 +81,49 @@ TEST_CASE("who has more than its share gives room to who asks") {
   CHECK(there(*rich, scene.name_space, "rich ", 3000) > 200);
 }
 
+TEST_CASE("who puts all the time gives room, too") {
+  KvFixture scene;
+  const auto rich = scene.attach(true), poor = scene.attach(true);
+  for (int index = 0; index < 2000; ++index)
+    REQUIRE(kv_put(*rich, scene.name_space, "rich " + std::to_string(index)).ok());
+  std::atomic<bool> ends = false;
+  std::thread puts([&] {
+    for (int index = 2000; !ends; ++index)
+      (void)kv_put(*rich, scene.name_space, "rich " + std::to_string(index));
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  uint64_t share = 0;
+  for (int index = 0; share < (1 << 20) && std::chrono::steady_clock::now() < deadline; ++index) {
+    (void)kv_put(*poor, scene.name_space, "poor " + std::to_string(index), 4096, {.wait_ns = 1'000'000'000});
+    if (poor->part()) share = poor->stat()->parts[*poor->part()].chunk_bytes;
+  }
+  ends = true;
+  puts.join();
+  CHECK(share >= (1 << 20));  // of some 3.5 MiB
+  CHECK(rich->counters().chunks_given > 4);
+}
+
+TEST_CASE("threads that put and erase leave no block that cannot be evicted") {
+  KvFixture scene;
+  const auto space = scene.attach(true);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&, thread] {
+      for (int index = 0; index < 4000; ++index) {
+        const std::string key = std::to_string(index % 50 * 4 + thread);
+        (void)kv_put(*space, scene.name_space, key);
+        (void)space->erase(scene.name_space, std::to_string((index * 7) % 200), 0);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (int index = 0; index < 20000; ++index)
+    REQUIRE(kv_put(*space, scene.name_space, "later " + std::to_string(index)).ok());
+  int left = 0;
+  for (int index = 0; index < 200; ++index)
+    left += kv_check(*space, scene.name_space, std::to_string(index)) == 1 ? 1 : 0;
+  CHECK(left == 0);  // 80 MiB came after them
+}
+
 TEST_CASE("who stopped gives nothing, and holds up nobody for long") {
   KvFixture scene;
   const auto stopped = scene.attach(), poor = scene.attach();
@@ -103,7 +146,8 @@ TEST_CASE("a child of a fork does nothing to its parent's space") {
   if (child == 0) {
     const bool refused = kv_put(*parent, scene.name_space, "x").error().code == ErrorCode::unavailable &&
                          parent->view(scene.name_space, "k").error().code == ErrorCode::unavailable &&
-                         parent->erase(scene.name_space, "k").error().code == ErrorCode::unavailable;
+                         parent->erase(scene.name_space, "k").error().code == ErrorCode::unavailable &&
+                         kv_check(*parent, scene.name_space, "k") == 1;
     parent.reset();
     ::_exit(refused ? 0 : 1);
   }
