@@ -107,6 +107,7 @@ const std::vector<Family>& families() {
                                           {add_state_verbs, {"state"}},
                                           {add_tensor_verbs, {"tensor"}},
                                           {add_checkpoint_verbs, {"checkpoint"}},
+                                          {add_kv_verbs, {"kv"}},
                                           {add_run_verb, {"run"}},
                                           {add_top_verb, {"top"}},
                                           {add_tier_verbs, {"tier"}},

@@ -40,6 +40,8 @@ void add_fsck_verb(Command app, Context& context);
 void add_state_verbs(Command app, Context& context);  // state backup, verify, restore, export, apply
 void add_tensor_verbs(Command app, Context& context);
 void add_checkpoint_verbs(Command app, Context& context);
+void add_kv_verbs(Command app,
+                  Context& context);  // kv format, stat, list, put, get, erase, evict, flush, verify, serve
 void add_run_verb(Command app, Context& context);
 void add_top_verb(Command app, Context& context);
 void add_plan_verb(Command app, Context& context);
