@@ -107,5 +107,6 @@ void add_checkpoints(py::module_& module);
 void add_spaces(py::module_& module);
 void add_shared(py::module_& module);
 void add_models(py::module_& module);
+void add_kv(py::module_& module);
 
 }  // namespace terrace::python

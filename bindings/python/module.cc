@@ -33,4 +33,5 @@ PYBIND11_MODULE(_terrace, module) {
   terrace::python::add_checkpoints(module);
   terrace::python::add_shared(module);
   terrace::python::add_spaces(module);
+  terrace::python::add_kv(module);
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "bindings/python/handles.h"
+#include "bindings/python/memory.h"
 #include "bindings/python/values.h"
 
 namespace terrace::python {
@@ -25,24 +26,6 @@ py::object place_for(const SharedTensor& tensor, const py::object& out) {
   view.keep = std::move(memory);
   return numpy_of(view);
 }
-
-// The bytes of a Python object while this lives.
-class Bytes {
- public:
-  Bytes(const py::object& object, bool writable) {
-    const int flags = PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) throw py::error_already_set();
-  }
-  ~Bytes() { PyBuffer_Release(&buffer_); }
-  Bytes(const Bytes&) = delete;
-  Bytes& operator=(const Bytes&) = delete;
-  std::span<std::byte> get() const {
-    return {static_cast<std::byte*>(buffer_.buf), static_cast<size_t>(buffer_.len)};
-  }
-
- private:
-  Py_buffer buffer_{};
-};
 
 py::tuple read(const SharedObject& self, const py::object& out, uint64_t known, const py::object& wait) {
   py::object place = place_for(self.tensor, out);

@@ -3,69 +3,11 @@
 #include <string>
 
 #include "bindings/python/handles.h"
+#include "bindings/python/memory.h"
 #include "bindings/python/values.h"
 
 namespace terrace::python {
 namespace {
-
-// Memory that somebody keeps for us, and its lease where it is one's.
-struct Memory {
-  std::span<std::byte> bytes;
-  std::shared_ptr<void> keep;
-  std::shared_ptr<Lease> lease = nullptr;
-};
-
-Memory memory_of(std::shared_ptr<Mapping> mapping) {
-  const std::span<std::byte> bytes = mapping->bytes();
-  if (bytes.empty())
-    raise(Error{ErrorCode::permission_denied, 0, "TensorSpace",
-                "the lease may only be read; a holder stores into it"});
-  const std::shared_ptr<Lease> lease = mapping->lease();
-  return {bytes, ends_without_gil(std::move(mapping)), lease};
-}
-
-// Of an mmap object, a bytearray, ...: it stays exported as long as the space lives.
-Memory memory_of_buffer(py::handle object) {
-  auto buffer = std::make_unique<Py_buffer>();
-  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_SIMPLE | PyBUF_WRITABLE) != 0)
-    throw py::error_already_set();
-  Py_buffer* const view = buffer.release();
-  std::shared_ptr<void> keep(view->buf, [view](void*) {
-    if (Py_IsInitialized() != 0) {
-      try {
-        const py::gil_scoped_acquire gil;
-        PyBuffer_Release(view);
-      } catch (...) {
-        stay_until_exit();
-      }
-    }
-    delete view;
-  });
-  return {{static_cast<std::byte*>(view->buf), static_cast<size_t>(view->len)}, std::move(keep)};
-}
-
-Memory memory_of(const py::object& given) {
-  if (py::isinstance<MappingObject>(given)) return memory_of(given.cast<const MappingObject&>().mapping);
-  if (py::isinstance<LeaseObject>(given)) {
-    const auto lease = given.cast<const LeaseObject&>().lease;
-    return memory_of(std::shared_ptr<Mapping>(take(without_gil([&] { return Mapping::map(lease); }))));
-  }
-  return memory_of_buffer(given);
-}
-
-SpaceCoherence coherence_of(const std::string& name) {
-  if (name == "coherent") return SpaceCoherence::coherent;
-  if (name == "noncoherent") return SpaceCoherence::noncoherent;
-  raise_invalid("'" + name + "' is no coherence: coherent, noncoherent");
-}
-
-SpaceOwnership ownership_of(const std::string& name) {
-  if (name == "manager") return SpaceOwnership::manager;
-  if (name == "hosts") return SpaceOwnership::hosts;
-  if (name == "locks") return SpaceOwnership::locks;
-  if (name == "program") return SpaceOwnership::program;
-  raise_invalid("'" + name + "' is no kind of ownership: manager, hosts, locks, program");
-}
 
 void format(const py::object& given, uint32_t parts, uint32_t records_per_part, uint32_t pins_per_part,
             const py::object& coherence, const py::object& checksums, const py::object& seats,
@@ -76,7 +18,7 @@ void format(const py::object& given, uint32_t parts, uint32_t records_per_part, 
   if (!ownership.is_none()) options.ownership = ownership_of(ownership.cast<std::string>());
   if (!checksums.is_none()) options.checksums = static_cast<bool>(py::bool_(checksums));
   if (py::isinstance<LeaseObject>(given)) options.lease_epoch = given.cast<const LeaseObject&>().lease->epoch();
-  const Memory memory = memory_of(given);
+  const Memory memory = memory_of(given, "TensorSpace");
   take(without_gil([&] { return TensorSpace::format(memory.bytes, options); }));
 }
 
@@ -90,7 +32,7 @@ std::shared_ptr<const SpacePlace> space_place(const py::object& memory) {
 // own: None says that a part is claimed by the first call that needs one.
 SpaceObject attach(const py::object& given, const py::object& fd, const py::object& own, const py::object& part,
                    uint64_t offset, uint64_t host) {
-  Memory memory = memory_of(given);
+  Memory memory = memory_of(given, "TensorSpace");
   AttachOptions options;
   options.host = host;
   options.own_a_part = own.is_none() || py::bool_(own);

@@ -145,6 +145,20 @@ GuardWait guard_wait_of(const std::string& name) {
   raise_invalid("'" + name + "' is no way to wait: by_cost, always, never");
 }
 
+SpaceCoherence coherence_of(const std::string& name) {
+  if (name == "coherent") return SpaceCoherence::coherent;
+  if (name == "noncoherent") return SpaceCoherence::noncoherent;
+  raise_invalid("'" + name + "' is no coherence: coherent, noncoherent");
+}
+
+SpaceOwnership ownership_of(const std::string& name) {
+  if (name == "manager") return SpaceOwnership::manager;
+  if (name == "hosts") return SpaceOwnership::hosts;
+  if (name == "locks") return SpaceOwnership::locks;
+  if (name == "program") return SpaceOwnership::program;
+  raise_invalid("'" + name + "' is no kind of ownership: manager, hosts, locks, program");
+}
+
 uint8_t flags_of(bool read_mostly, bool streaming, bool pinned) {
   return static_cast<uint8_t>((read_mostly ? TensorFlags::read_mostly : 0) |
                               (streaming ? TensorFlags::streaming : 0) | (pinned ? TensorFlags::pinned : 0));

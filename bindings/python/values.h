@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's words for what C++ has types for: dtypes, shapes, tiers, hints, seconds.
+// Python's words for what C++ has types for: dtypes, shapes, tiers, hints, spaces, seconds.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,6 +10,7 @@
 #include "terrace/catalog.h"
 #include "terrace/tensor.h"
 #include "terrace/tensor_pool.h"
+#include "terrace/tensor_space.h"
 
 namespace terrace::python {
 
@@ -26,6 +27,8 @@ py::tuple tuple_of(const Strides& strides, uint32_t rank);
 Tier tier_of(const std::string& name);
 TensorHint hint_of(py::handle name);  // None: none
 GuardWait guard_wait_of(const std::string& name);
+SpaceCoherence coherence_of(const std::string& name);
+SpaceOwnership ownership_of(const std::string& name);
 uint8_t flags_of(bool read_mostly, bool streaming, bool pinned);
 
 // Seconds, None for ever. Raises InvalidArgument for what is negative or no number.

@@ -12,7 +12,7 @@
 docs/python.md of the sources says what keeps what alive, and what numpy sees of types that it does not have.
 """
 
-from . import safetensors  # noqa: F401
+from . import kv, safetensors  # noqa: F401
 from ._errors import *  # noqa: F401,F403
 from ._errors import __all__ as _errors_all
 from ._models import import_model, open_model
@@ -25,5 +25,5 @@ from ._types import __all__ as _types_all
 
 __all__ = [
     "Checkpoint", "CheckpointDirectory", "Device", "DeviceGuard", "Guard", "Lease", "Mapping", "Model", "ModelTensor", "Move", "Session", "SharedPin", "SharedTensor", "SharedWrite", "Tensor",
-    "TensorPool", "TensorSpace", "__version__", "import_model", "open_model", "safetensors", *_errors_all, *_types_all,
+    "TensorPool", "TensorSpace", "__version__", "import_model", "kv", "open_model", "safetensors", *_errors_all, *_types_all,
 ]

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Literal, Optio
 
 from ._types import (
     CheckpointInfo, CheckpointList, CheckpointProgress, DeviceInfo, DeviceUse, Restored,
+    KvBlockInfo, KvCounters, KvStat, KvVerified,
     LeaseInfo, LeaseNotice, PoolInfo, Residency, TensorIdentity, TensorPoolStatistics, TensorStatistics,
 )
 
@@ -23,6 +24,8 @@ Buffer = Any
 # numpy.ndarray and torch.Tensor, named so that neither is needed to check a program
 NumpyArray = Any
 TorchTensor = Any
+# A block's of a KV space; a str is its UTF-8
+KvKey = Union[str, bytes]
 
 class Session:
     """A tenant's connection to a pool manager."""
@@ -918,6 +921,189 @@ class ModelTensor:
     def __float__(self) -> float:
         """The number of a tensor of one element."""
 
+class KvSpace:
+    """A cache of immutable blocks, found by key, that processes share."""
+
+    @staticmethod
+    def format(
+        memory: Union[Lease, Mapping, Buffer, str, PathLike[Any]], *, nbytes: Optional[int] = None, parts: int = 8,
+        seats: Optional[int] = None, block_bytes: int = 65536, max_block_bytes: Optional[int] = None, pins: int =
+        1024, coherence: Optional[str] = None, checksums: Optional[bool] = None, ownership: Optional[str] = None
+    ) -> None:
+        """Makes an empty space of a lease, of other memory, or of the file of a path; what was there is lost. nbytes:
+        makes that file so long. parts: processes that put at once; seats: those that only read in place;
+        block_bytes: the size of most blocks.
+        """
+
+    @staticmethod
+    def attach(
+        memory: Union[Lease, Mapping, Buffer], *, namespace: str = '', fd: Optional[int] = None, puts: bool = True,
+        host: int = 0, tends_itself: bool = True
+    ) -> KvSpace:
+        """Opens the space in a lease, or in other memory. puts: whether it takes a part with its first put(); fd: the
+        memory's file, where it is no lease's; namespace: of calls that name none.
+        """
+
+    @staticmethod
+    def open(
+        path: Union[str, PathLike[Any]], *, namespace: str = '', puts: bool = True, host: int = 0, tends_itself: bool
+        = True
+    ) -> KvSpace:
+        """Opens the space in a file, for example of /dev/shm."""
+
+    def close(self) -> None:
+        """No more calls; its part is given back once its views and writes are gone."""
+
+    def __enter__(self) -> KvSpace:
+        """The space itself."""
+
+    def __exit__(self, *args: Any) -> None:
+        """As close()."""
+
+    def exists(self, keys: Iterable[KvKey], *, namespace: Optional[str] = None) -> List[bool]:
+        """Whether each of the keys is there."""
+
+    def __contains__(self, key: KvKey) -> bool:
+        """Whether the key is there."""
+
+    def prefix(self, keys: Iterable[KvKey], *, namespace: Optional[str] = None) -> int:
+        """How many of the first keys are there without a gap: a prompt's cached prefix."""
+
+    def get(self, key: KvKey, *, namespace: Optional[str] = None) -> Optional[bytes]:
+        """A copy of the block; None: it is not there."""
+
+    def get_into(self, key: KvKey, buffer: Buffer, *, namespace: Optional[str] = None) -> Optional[int]:
+        """Copies the block to the begin of a buffer, and gives its length; None: it is not there."""
+
+    def get_many(self, keys: Iterable[KvKey], *, namespace: Optional[str] = None) -> List[Optional[bytes]]:
+        """As get() of each, at once."""
+
+    def view(self, key: KvKey, *, namespace: Optional[str] = None) -> KvView:
+        """The block in place, which stays as it is until the view and all over it are let go. Raises NotFound,
+        LimitExceeded.
+        """
+
+    def put(
+        self, key: KvKey, data: Buffer, *, parent: Optional[KvKey] = None, ttl_s: int = 0, wait: Optional[float] =
+        0.05, checksum: Optional[bool] = None, namespace: Optional[str] = None
+    ) -> bool:
+        """Copies a block in; all find it from then on. False: it was there already. parent: the key of the block
+        before it in the prompt; ttl_s: seconds until it is gone by itself. Raises CapacityExhausted.
+        """
+
+    def put_many(
+        self, blocks: Union[Dict[KvKey, Buffer], Iterable[Tuple[KvKey, Buffer]]], *, parent: Optional[KvKey] = None,
+        chain: bool = False, ttl_s: int = 0, wait: Optional[float] = 0.05, checksum: Optional[bool] = None, namespace:
+        Optional[str] = None
+    ) -> List[bool]:
+        """As put() of each, at once, of a dict or of pairs of key and data. chain: each is the parent of the next
+        one. Raises what the first that failed would have, once all were tried.
+        """
+
+    def reserve(
+        self, key: KvKey, nbytes: int, *, parent: Optional[KvKey] = None, ttl_s: int = 0, wait: Optional[float] =
+        0.05, checksum: Optional[bool] = None, namespace: Optional[str] = None
+    ) -> KvWrite:
+        """Room for a block, to fill in place: published at the end of `with`, given up by an exception. Raises
+        AlreadyExists, CapacityExhausted.
+        """
+
+    def erase(self, key: KvKey, *, wait: Optional[float] = 1.0, namespace: Optional[str] = None) -> bool:
+        """Erases a block. False: it was not there. Raises Busy."""
+
+    def evict(self, nbytes: int) -> int:
+        """Erases the blocks not used for longest until that many bytes are gone; how many blocks."""
+
+    def flush(self, *, everything: bool = False, wait: Optional[float] = 5.0, namespace: Optional[str] = None) -> int:
+        """Erases all blocks of the namespace, or of all; how many. Raises Busy where some are left."""
+
+    def list(self) -> List[KvBlockInfo]:
+        """All blocks, of all namespaces."""
+
+    def stat(self) -> KvStat:
+        """How full it is, and who has which part."""
+
+    def counters(self) -> KvCounters:
+        """What this process did since it attached."""
+
+    def verify(self) -> KvVerified:
+        """Compares every block with its checksum."""
+
+    def tend(self) -> None:
+        """Does what other processes wait for; with tends_itself=False, for one that makes no other call."""
+
+    def health(self) -> None:
+        """Raises LeaseExpired where the space's memory is gone, and for good."""
+
+    @property
+    def namespace(self) -> str:
+        """Of calls that name none."""
+
+    @property
+    def part(self) -> Optional[int]:
+        """The part that this process owns, once it has put something; None: none."""
+
+class KvView:
+    """A block of a KV space in place, read-only; it stays while somebody has it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+
+    def __len__(self) -> int:
+        """As nbytes."""
+
+    def numpy(self, dtype: DTypeLike = 'uint8', shape: Optional[ShapeLike] = None) -> NumpyArray:
+        """A read-only array over the block's own bytes; shape: a row, unless it says more."""
+
+    def close(self) -> None:
+        """Lets it go once its arrays and buffers are gone."""
+
+    def __enter__(self) -> KvView:
+        """The view itself."""
+
+    def __exit__(self, *args: Any) -> None:
+        """As close()."""
+
+    def __dlpack__(
+        self, *, stream: Optional[Any] = None, max_version: Optional[Tuple[int, int]] = None, dl_device:
+        Optional[Tuple[int, int]] = None, copy: Optional[bool] = None
+    ) -> Any:
+        """For from_dlpack() of torch, numpy, jax and others: the same memory. Raises BufferError."""
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        """Host memory: (1, 0)."""
+
+class KvWrite:
+    """Room for a block of a KV space, to fill in place; published, or given up."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+
+    def __len__(self) -> int:
+        """As nbytes."""
+
+    def numpy(self, dtype: DTypeLike = 'uint8', shape: Optional[ShapeLike] = None) -> NumpyArray:
+        """Its memory as an array, read-only once it is published or given up."""
+
+    def fill(self, data: Buffer) -> None:
+        """Copies all of the block in. Raises LeaseLost where stores to a buffer would end the process."""
+
+    def publish(self) -> bool:
+        """All find the block from now on. False: it was put meanwhile, and this one is given up. Raises BufferError
+        while there is a buffer over it.
+        """
+
+    def cancel(self) -> None:
+        """Gives it up, if it is not published."""
+
+    def __enter__(self) -> KvWrite:
+        """The write itself."""
+
+    def __exit__(self, arg0: Any, arg1: Any, arg2: Any) -> None:
+        """Publishes it; after an exception gives it up."""
+
 def import_size(path: Union[str, bytes, PathLike[Any]]) -> int:
     """Bytes of the lease that import_into() needs."""
 
@@ -932,3 +1118,6 @@ def save_safetensors(
     Optional[Dict[str, str]], replace: bool = True
 ) -> None:
     """Writes (name, dtype, shape, buffer) of each tensor to a safetensors file, which appears whole or not at all."""
+
+def kv_namespace(*, tenant: str = '', model: str = '', tokenizer: str = '', layout: str = '', dtype: str = '') -> str:
+    """The namespace of blocks that depend on all of these: a changed model, layout or type never meets old blocks."""

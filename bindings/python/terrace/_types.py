@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointInfo", "CheckpointList", "CheckpointProgress", "DeviceInfo", "DeviceUse", "HbmStatistics", "Restored",
+    "KvBlockInfo", "KvCounters", "KvPartInfo", "KvStat", "KvVerified",
     "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorIdentity", "TensorPoolStatistics", "TensorStatistics",
     "TierFigures",
     "ExtentInfo", "FreeRuns", "PartOwner", "UsageReport",
@@ -279,3 +280,69 @@ class Restored(NamedTuple):
 
     tensors: "Dict[str, Tensor]"
     metadata: Dict[str, str]
+
+
+class KvBlockInfo(NamedTuple):
+    """A block of a KV space. expires_unix_s: 0: never. used_unix_s: put, or last known use, to some seconds."""
+
+    namespace: str
+    key: bytes
+    nbytes: int
+    part: int
+    expires_unix_s: int
+    used_unix_s: int
+    has_parent: bool
+    has_checksum: bool
+
+
+class KvPartInfo(NamedTuple):
+    """A part of a KV space. state: "unused", "owned", "left" (in order) or "dead". chunk_bytes: of the data."""
+
+    part: int
+    host: int
+    state: str
+    blocks: int
+    block_bytes: int
+    chunk_bytes: int
+
+
+class KvStat(NamedTuple):
+    """How full a KV space is. free_bytes: in chunks that no part has."""
+
+    data_bytes: int
+    free_bytes: int
+    blocks: int
+    block_bytes: int
+    blocks_max: int
+    max_block_bytes: int
+    coherence: str
+    checksums: bool
+    parts: List[KvPartInfo]
+
+
+class KvCounters(NamedTuple):
+    """What a process did with a KV space. puts_refused: no room, also after waiting. chunks_given: to processes that
+    needed room. parts_adopted: dead or left ones, to evict from."""
+
+    hits: int
+    misses: int
+    hit_bytes: int
+    puts: int
+    put_bytes: int
+    puts_refused: int
+    evicted: int
+    evicted_bytes: int
+    expired: int
+    erased: int
+    chunks_given: int
+    parts_adopted: int
+
+
+class KvVerified(NamedTuple):
+    """blocks, nbytes: that were compared. changed: gone before they were read. wrong: without their checksum."""
+
+    blocks: int
+    nbytes: int
+    without_checksum: int
+    changed: int
+    wrong: List[KvBlockInfo]

@@ -85,12 +85,13 @@ def check_symbols(library):
 
 
 def check_c(prefix, library, folder, compiler, flags, found, environment):
-    """The header for C is C11, a program in C links and runs, and each function of the header is there."""
-    header = next(prefix.rglob("terrace_c.h"))
-    declared = set(re.findall(r"^[\w *]*?\**(terrace_\w+)\(", header.read_text(), re.MULTILINE))
+    """The headers for C are C11, a program in C links and runs, and each function of the headers is there."""
+    names = ("terrace_c.h", "kv_c.h")
+    text = "".join(next(prefix.rglob(name)).read_text() for name in names)
+    declared = set(re.findall(r"^[\w *]*?\**(terrace_\w+)\(", text, re.MULTILINE))
     exported = set(re.findall(r" T (terrace_\w+)$", run(["nm", "-D", "--defined-only", library]), re.MULTILINE))
     if len(declared) < 80 or declared != exported:
-        sys.exit(f"{len(declared)} functions in {header.name}; not exported: {sorted(declared - exported)}, not declared: "
+        sys.exit(f"{len(declared)} functions in {' and '.join(names)}; not exported: {sorted(declared - exported)}, not declared: "
                  f"{sorted(exported - declared)}")
     program = folder / "consumer_c"
     run([compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", *flags, HERE / "consumer" / "main.c", "-o", program,

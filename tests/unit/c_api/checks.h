@@ -46,6 +46,7 @@ void space_tests(void);
 void dlpack_tests(void);
 void checkpoint_tests(void);
 void hbm_tests(void);
+void kv_tests(void);
 
 /* A pool of DDR alone. */
 terrace_pool* ddr_pool(uint64_t ddr_bytes);

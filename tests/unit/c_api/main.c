@@ -14,6 +14,7 @@ int main(void) {
   run("errors and options", errors_tests);
   run("pools and tensors", pool_tests);
   run("tensor spaces", space_tests);
+  run("KV spaces", kv_tests);
   run("DLPack", dlpack_tests);
   run("checkpoints", checkpoint_tests);
   run("tier hbm", hbm_tests);

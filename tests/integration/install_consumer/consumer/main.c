@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Uses the installed library from C; exits with 0 when each call answers as documented. */
+#include <terrace/kv_c.h>
 #include <terrace/terrace_c.h>
 
 #include <string.h>

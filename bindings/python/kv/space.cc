@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvSpace: a cache of immutable blocks, found by key, that processes share.
+#include "bindings/python/kv/kv.h"
+#include "bindings/python/memory.h"
+#include "bindings/python/values.h"
+
+namespace terrace::python {
+namespace {
+
+constexpr const char* kv_where = "KvSpace";
+
+bool is_path(const py::object& given) {
+  return py::isinstance<py::str>(given) || py::hasattr(given, "__fspath__");
+}
+
+void format(const py::object& given, const py::object& nbytes, uint32_t parts, const py::object& seats,
+            uint64_t block_bytes, const py::object& max_block_bytes, uint32_t pins, const py::object& coherence,
+            const py::object& checksums, const py::object& ownership) {
+  KvFormatOptions options{.parts = parts, .block_bytes = block_bytes, .pins = pins};
+  constexpr uint32_t holders_max = 64;
+  options.seats = seats.is_none() ? std::min(options.seats, holders_max - std::min(parts, holders_max))
+                                  : seats.cast<uint32_t>();
+  if (!max_block_bytes.is_none()) options.max_block_bytes = max_block_bytes.cast<uint64_t>();
+  if (!coherence.is_none()) options.coherence = coherence_of(coherence.cast<std::string>());
+  if (!checksums.is_none()) options.checksums = static_cast<bool>(py::bool_(checksums));
+  if (!ownership.is_none()) options.ownership = ownership_of(ownership.cast<std::string>());
+  if (py::isinstance<LeaseObject>(given)) options.lease_epoch = given.cast<const LeaseObject&>().lease->epoch();
+  std::optional<uint64_t> make_bytes;
+  if (!nbytes.is_none()) make_bytes = nbytes.cast<uint64_t>();
+  if (make_bytes && !is_path(given)) raise_invalid("nbytes is for the path of a file that is to be made");
+  const Memory memory =
+      is_path(given) ? memory_of_file(path_of(given), make_bytes, kv_where) : memory_of(given, kv_where);
+  take(without_gil([&] { return KvSpace::format(memory.bytes, options); }));
+}
+
+KvSpaceObject attach_memory(Memory memory, KvAttachOptions options, const std::string& name_space) {
+  KvNamespace names = kv_namespace(name_space);
+  std::shared_ptr<KvSpace> space =
+      take(without_gil([&] { return KvSpace::attach(memory.bytes, std::move(options)); }));
+  return {ends_without_gil(kept_by(std::move(memory.keep), std::move(space))), std::move(names)};
+}
+
+KvSpaceObject attach(const py::object& given, const std::string& name_space, const py::object& fd, bool puts,
+                     uint64_t host, bool tends_itself) {
+  Memory memory = memory_of(given, kv_where);
+  KvAttachOptions options{.puts = puts, .host = host, .tends_itself = tends_itself};
+  if (!fd.is_none())
+    options.ownership = take(ownership_by_locks(fd.cast<int>()));
+  else if (memory.lease != nullptr)
+    options.ownership = take(ownership_by_manager(memory.lease));
+  else if (puts)
+    raise_invalid(
+        "whoever puts blocks locks a part in the memory's file: give its descriptor, fd=, or puts=False");
+  return attach_memory(std::move(memory), std::move(options), name_space);
+}
+
+KvSpaceObject open_file(const py::object& path, const std::string& name_space, bool puts, uint64_t host,
+                        bool tends_itself) {
+  Memory memory = memory_of_file(path_of(path), std::nullopt, kv_where);
+  KvAttachOptions options{.puts = puts, .host = host, .tends_itself = tends_itself};
+  options.ownership = take(ownership_by_locks(memory.file.get()));
+  return attach_memory(std::move(memory), std::move(options), name_space);
+}
+
+bool erase(const KvSpaceObject& self, const py::object& key, const py::object& wait,
+           const py::object& name_space) {
+  const auto space = self.open();
+  const KvNamespace names = kv_namespace(self, name_space);
+  const std::string_view wanted = kv_key(key);
+  bool was_busy = false;  // in an earlier call, which asked the owner to erase it
+  const Status erased = patiently(nanoseconds(wait), [&](uint64_t wait_ns) {
+    Status status = space->erase(names, wanted, wait_ns);
+    was_busy = was_busy || (!status.ok() && status.error().code == ErrorCode::busy);
+    return status;
+  });
+  if (!erased.ok() && kv_is_missing(erased.error())) return was_busy;
+  take(erased);
+  return true;
+}
+
+uint64_t flush(const KvSpaceObject& self, bool everything, const py::object& wait,
+               const py::object& name_space) {
+  const auto space = self.open();
+  if (everything && !name_space.is_none()) raise_invalid("everything=True has no namespace");
+  std::optional<KvNamespace> names;
+  if (!everything) names = kv_namespace(self, name_space);
+  const uint64_t wait_ns = nanoseconds(wait);
+  return take(without_gil([&] { return space->flush(names, wait_ns); }));
+}
+
+py::object block_info(const KvBlockInfo& of) {
+  const auto& [name_space, key, bytes, part, expires_unix_s, used_unix_s, has_parent, has_checksum] = of;
+  return named("KvBlockInfo",
+               py::dict(py::arg("namespace") = name_space, py::arg("key") = py::bytes(key),
+                        py::arg("nbytes") = bytes, py::arg("part") = part,
+                        py::arg("expires_unix_s") = expires_unix_s, py::arg("used_unix_s") = used_unix_s,
+                        py::arg("has_parent") = has_parent, py::arg("has_checksum") = has_checksum));
+}
+
+py::list infos_of(const std::vector<KvBlockInfo>& blocks) {
+  py::list infos;
+  for (const KvBlockInfo& block : blocks) infos.append(block_info(block));
+  return infos;
+}
+
+py::list list(const KvSpaceObject& self) {
+  const auto space = self.open();
+  std::vector<KvBlockInfo> blocks;
+  take(without_gil([&] {
+    return space->list([&](const KvBlockInfo& block) {
+      blocks.push_back(block);
+      return true;
+    });
+  }));
+  return infos_of(blocks);
+}
+
+py::object part_info(const KvPartInfo& of) {
+  const auto& [part, host, state, blocks, block_bytes, chunk_bytes] = of;
+  return named("KvPartInfo", py::dict(py::arg("part") = part, py::arg("host") = host, py::arg("state") = state,
+                                      py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
+                                      py::arg("chunk_bytes") = chunk_bytes));
+}
+
+py::object stat(const KvSpaceObject& self) {
+  const auto space = self.open();
+  const KvStat told = take(without_gil([&] { return space->stat(); }));
+  const auto& [data_bytes, free_bytes, blocks, block_bytes, blocks_max, max_block_bytes, coherence, checksums,
+               parts] = told;
+  py::list part_infos;
+  for (const KvPartInfo& part : parts) part_infos.append(part_info(part));
+  const bool coherent = coherence == SpaceCoherence::coherent;
+  return named("KvStat",
+               py::dict(py::arg("data_bytes") = data_bytes, py::arg("free_bytes") = free_bytes,
+                        py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
+                        py::arg("blocks_max") = blocks_max, py::arg("max_block_bytes") = max_block_bytes,
+                        py::arg("coherence") = coherent ? "coherent" : "noncoherent",
+                        py::arg("checksums") = checksums, py::arg("parts") = part_infos));
+}
+
+py::object counters(const KvSpaceObject& self) {
+  const auto [hits, misses, hit_bytes, puts, put_bytes, puts_refused, evicted, evicted_bytes, expired, erased,
+              chunks_given, parts_adopted] = self.open()->counters();
+  return named(
+      "KvCounters",
+      py::dict(py::arg("hits") = hits, py::arg("misses") = misses, py::arg("hit_bytes") = hit_bytes,
+               py::arg("puts") = puts, py::arg("put_bytes") = put_bytes, py::arg("puts_refused") = puts_refused,
+               py::arg("evicted") = evicted, py::arg("evicted_bytes") = evicted_bytes,
+               py::arg("expired") = expired, py::arg("erased") = erased, py::arg("chunks_given") = chunks_given,
+               py::arg("parts_adopted") = parts_adopted));
+}
+
+py::object verify(const KvSpaceObject& self) {
+  const auto space = self.open();
+  const KvVerified told = take(without_gil([&] { return space->verify(); }));
+  const auto& [blocks, bytes, without_checksum, changed, wrong] = told;
+  return named("KvVerified", py::dict(py::arg("blocks") = blocks, py::arg("nbytes") = bytes,
+                                      py::arg("without_checksum") = without_checksum,
+                                      py::arg("changed") = changed, py::arg("wrong") = infos_of(wrong)));
+}
+
+void add_making(KvSpaceClass& spaces) {
+  const KvFormatOptions defaults;
+  spaces
+      .def_static(
+          "format", &format, py::arg("memory"), py::kw_only(), py::arg("nbytes") = py::none(),
+          py::arg("parts") = defaults.parts, py::arg("seats") = py::none(),
+          py::arg("block_bytes") = defaults.block_bytes, py::arg("max_block_bytes") = py::none(),
+          py::arg("pins") = defaults.pins, py::arg("coherence") = py::none(), py::arg("checksums") = py::none(),
+          py::arg("ownership") = py::none(),
+          "Makes an empty space of a lease, of other memory, or of the file of a path; what was there is "
+          "lost. nbytes: makes that file so long. parts: processes that put at once; seats: those that only "
+          "read in place; block_bytes: the size of most blocks.")
+      .def_static(
+          "attach", &attach, py::arg("memory"), py::kw_only(), py::arg("namespace") = "",
+          py::arg("fd") = py::none(), py::arg("puts") = true, py::arg("host") = 0,
+          py::arg("tends_itself") = true,
+          "Opens the space in a lease, or in other memory. puts: whether it takes a part with its first "
+          "put(); fd: the memory's file, where it is no lease's; namespace: of calls that name none.")
+      .def_static("open", &open_file, py::arg("path"), py::kw_only(), py::arg("namespace") = "",
+                  py::arg("puts") = true, py::arg("host") = 0, py::arg("tends_itself") = true,
+                  "Opens the space in a file, for example of /dev/shm.")
+      .def(
+          "close", [](KvSpaceObject& self) { self.space.reset(); },
+          "No more calls; its part is given back once its views and writes are gone.")
+      .def(
+          "__enter__", [](py::object self) { return self; }, "The space itself.")
+      .def(
+          "__exit__", [](KvSpaceObject& self, const py::args&) { self.space.reset(); }, "As close().");
+}
+
+void add_care(KvSpaceClass& spaces) {
+  spaces
+      .def("erase", &erase, py::arg("key"), py::kw_only(), py::arg("wait") = 1.0,
+           py::arg("namespace") = py::none(), "Erases a block. False: it was not there. Raises Busy.")
+      .def(
+          "evict",
+          [](const KvSpaceObject& self, uint64_t nbytes) {
+            const auto space = self.open();
+            return take(without_gil([&] { return space->evict(nbytes); }));
+          },
+          py::arg("nbytes"),
+          "Erases the blocks not used for longest until that many bytes are gone; how many blocks.")
+      .def("flush", &flush, py::kw_only(), py::arg("everything") = false, py::arg("wait") = 5.0,
+           py::arg("namespace") = py::none(),
+           "Erases all blocks of the namespace, or of all; how many. Raises Busy where some are left.")
+      .def("list", &list, "All blocks, of all namespaces.")
+      .def("stat", &stat, "How full it is, and who has which part.")
+      .def("counters", &counters, "What this process did since it attached.")
+      .def("verify", &verify, "Compares every block with its checksum.")
+      .def(
+          "tend",
+          [](const KvSpaceObject& self) {
+            const auto space = self.open();
+            without_gil([&] { space->tend(); });
+          },
+          "Does what other processes wait for; with tends_itself=False, for one that makes no other call.")
+      .def(
+          "health", [](const KvSpaceObject& self) { take(self.open()->health()); },
+          "Raises LeaseExpired where the space's memory is gone, and for good.")
+      .def_property_readonly(
+          "namespace", [](const KvSpaceObject& self) { return self.name_space.name(); },
+          "Of calls that name none.")
+      .def_property_readonly(
+          "part",
+          [](const KvSpaceObject& self) -> py::object {
+            const auto part = self.open()->part();
+            return part ? py::object(py::int_(*part)) : py::object(py::none());
+          },
+          "The part that this process owns, once it has put something; None: none.");
+}
+
+}  // namespace
+
+std::shared_ptr<KvSpace> KvSpaceObject::open() const {
+  if (space == nullptr) raise_closed("space");
+  return space;
+}
+
+std::string_view kv_key(py::handle key) {
+  Py_ssize_t size = 0;
+  if (PyUnicode_Check(key.ptr())) {
+    const char* const text = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
+    if (text == nullptr) throw py::error_already_set();
+    return {text, static_cast<size_t>(size)};
+  }
+  if (!PyBytes_Check(key.ptr()))
+    throw py::type_error("a key is a str or bytes, not " + py::repr(py::type::of(key)).cast<std::string>());
+  return {PyBytes_AS_STRING(key.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(key.ptr()))};
+}
+
+KvKeys::KvKeys(const py::object& given) {
+  if (PyUnicode_Check(given.ptr()) || PyBytes_Check(given.ptr()))
+    throw py::type_error("several keys are a list or another iterable of them, not one str or bytes");
+  objects = py::tuple(given);
+  views.reserve(objects.size());
+  for (const py::handle key : objects) views.push_back(kv_key(key));
+}
+
+KvNamespace kv_namespace(const std::string& name) {
+  return name.empty() ? KvNamespace() : take(KvNamespace::of(name));
+}
+
+KvNamespace kv_namespace(const KvSpaceObject& self, const py::object& given) {
+  return given.is_none() ? self.name_space : kv_namespace(given.cast<std::string>());
+}
+
+void add_kv(py::module_& module) {
+  add_kv_view(module);
+  add_kv_write(module);
+  KvSpaceClass spaces(module, "KvSpace", "A cache of immutable blocks, found by key, that processes share.");
+  add_making(spaces);
+  add_kv_reads(spaces);
+  add_kv_writes(spaces);
+  add_care(spaces);
+  module.def(
+      "kv_namespace",
+      [](const std::string& tenant, const std::string& model, const std::string& tokenizer,
+         const std::string& layout, const std::string& dtype) {
+        return take(KvNamespace::of(tenant, model, tokenizer, layout, dtype)).name();
+      },
+      py::kw_only(), py::arg("tenant") = "", py::arg("model") = "", py::arg("tokenizer") = "",
+      py::arg("layout") = "", py::arg("dtype") = "",
+      "The namespace of blocks that depend on all of these: a changed model, layout or type never meets old "
+      "blocks.");
+}
+
+}  // namespace terrace::python
