@@ -30,18 +30,34 @@ void link(Table&& table, uint32_t index) {
     table.set_word(index, word | layout::word_linked, Step::take_over_written_back);
 }
 
-// Everything between a live record and its home is linked, so that its name is found. Records far from their
-// homes, as only a hostile owner leaves them, get every record linked: right as well, only slower to search.
+// Everything between a live record and its home is linked, so that its name is found. `steps`: what is left of them; at
+// 0 the caller links all.
+template <typename Table>
+void link_chain(Table&& table, uint32_t index, uint64_t* steps) {
+  const uint32_t mask = table.records() - 1;
+  for (uint32_t at = table.home(index); at != index && *steps > 0; at = (at + 1) & mask, --*steps)
+    link(table, at);
+}
+
+// Enough for all chains that honest owners make.
+template <typename Table>
+uint64_t link_steps(Table&& table) {
+  return 64 * uint64_t{table.records()};
+}
+
+// Records far from their homes, as only a hostile owner leaves them, get every record linked: right as well, only
+// slower to search.
+template <typename Table>
+void link_all(Table&& table) {
+  for (uint32_t index = 0; index < table.records(); ++index) link(table, index);
+}
+
 template <typename Table>
 void link_chains(Table&& table) {
-  const uint32_t mask = table.records() - 1;
-  uint64_t steps = 64 * uint64_t{table.records()};
-  for (uint32_t index = 0; index < table.records(); ++index) {
-    if (!has(table.word(index), layout::word_live)) continue;
-    for (uint32_t at = table.home(index); at != index && steps > 0; at = (at + 1) & mask, --steps)
-      link(table, at);
-  }
-  for (uint32_t index = 0; index < table.records() && steps == 0; ++index) link(table, index);
+  uint64_t steps = link_steps(table);
+  for (uint32_t index = 0; index < table.records(); ++index)
+    if (has(table.word(index), layout::word_live)) link_chain(table, index, &steps);
+  if (steps == 0) link_all(table);
 }
 
 }  // namespace terrace::coherence

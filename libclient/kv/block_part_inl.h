@@ -16,14 +16,19 @@ void BlockPart<Memory>::take_over() {
   chunks_.take_over(&owned);
   for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk)
     if (owned.has(geometry_.chunk_begin(chunk), geometry_.chunk_bytes)) room_.own(chunk);
+  // A chain is linked while its lines are still at hand; what is cut behind it later ends no chain that goes on.
+  uint64_t steps = coherence::link_steps(Table{this});
   for (uint32_t index = 0; index < geometry_.records; ++index) {
     if (!has(word(index), layout::word_live)) continue;
     ++live_;
-    if (!repair(index)) make_gone(index);
+    if (repair(index))
+      coherence::link_chain(Table{this}, index, &steps);
+    else
+      make_gone(index);
   }
+  if (steps == 0) coherence::link_all(Table{this});
   for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk)
     if (room_.is_empty(chunk)) give_back(chunk);
-  coherence::link_chains(Table{this});
   coherence::store_owner(memory_, geometry_, part_, epoch_, host_, layout::PartState::owned);
   memory_.store_barrier(Step::none);  // what is late here is only late: who uses it has a barrier of its own
 }

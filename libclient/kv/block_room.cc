@@ -7,6 +7,8 @@
 
 namespace terrace::kv {
 
+constexpr uint64_t line_bytes = 64;
+
 void BlockRoom::own(uint32_t chunk) {
   Chunk& at = chunks_[chunk];
   TERRACE_CHECK(!at.owned, "a chunk is owned once");
@@ -17,7 +19,9 @@ void BlockRoom::own(uint32_t chunk) {
 
 void BlockRoom::note(uint64_t offset, uint64_t bytes, uint32_t record) {
   Chunk& at = chunks_[chunk_of(offset)];
-  at.noted.push_back({offset, bytes, record});
+  at.noted.push_back({.begin = static_cast<uint32_t>((offset - chunk_of(offset) * chunk_bytes_) / line_bytes),
+                      .lines = static_cast<uint32_t>(bytes / line_bytes),
+                      .record = record});
   at.used_bytes += bytes;
 }
 
@@ -31,16 +35,17 @@ void BlockRoom::build(uint32_t chunk, std::vector<uint32_t>* bad) {
   if (at.built) return;
   at.built = true;
   std::sort(at.noted.begin(), at.noted.end(),
-            [](const Extent& left, const Extent& right) { return left.offset < right.offset; });
+            [](const Extent& left, const Extent& right) { return left.begin < right.begin; });
   uint64_t free_from = chunk * chunk_bytes_;
   for (const Extent& extent : at.noted) {
-    if (extent.offset < free_from) {
+    const uint64_t offset = chunk * chunk_bytes_ + extent.begin * line_bytes;
+    if (offset < free_from) {
       bad->push_back(extent.record);
-      at.used_bytes -= extent.bytes;
+      at.used_bytes -= extent.lines * line_bytes;
       continue;
     }
-    if (extent.offset > free_from) at.holes.give(free_from, extent.offset - free_from);
-    free_from = extent.offset + extent.bytes;
+    if (offset > free_from) at.holes.give(free_from, offset - free_from);
+    free_from = offset + extent.lines * line_bytes;
   }
   const uint64_t end = (chunk + uint64_t{1}) * chunk_bytes_;
   if (free_from < end) at.holes.give(free_from, end - free_from);

@@ -35,8 +35,9 @@ class BlockRoom {
   uint64_t free_bytes() const;  // in the part's chunks
 
  private:
+  // In lines of 64 bytes, from the chunk's begin: a take-over notes a million of them.
   struct Extent {
-    uint64_t offset = 0, bytes = 0;
+    uint32_t begin = 0, lines = 0;
     uint32_t record = 0;
   };
   struct Chunk {

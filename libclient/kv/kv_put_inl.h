@@ -97,8 +97,7 @@ Status KvSpaceOf<Memory>::finish_write(KvWrite::State& write) {
 // Of two blocks that had one record the later one is in the order, whoever of their threads comes first.
 template <typename Memory>
 void KvSpaceOf<Memory>::into_order(const Block& block) {
-  if (order_versions_.empty()) order_versions_.resize(geometry_.records);
-  uint64_t& version = order_versions_[block.record];
+  uint64_t& version = order_versions_.of(block.record);
   if (coherence::version_of(block.word) <= version) return;
   if (order_.contains(block.record)) order_.erase(block.record, false);
   version = coherence::version_of(block.word);
@@ -107,8 +106,7 @@ void KvSpaceOf<Memory>::into_order(const Block& block) {
 
 template <typename Memory>
 void KvSpaceOf<Memory>::out_of_order(const Block& block, bool evicted) {
-  if (order_versions_.empty()) order_versions_.resize(geometry_.records);
-  uint64_t& version = order_versions_[block.record];
+  uint64_t& version = order_versions_.of(block.record);
   if (coherence::version_of(block.word) < version) return;
   version = coherence::version_of(block.word);  // who put it, and comes late, finds that it is gone
   if (order_.contains(block.record)) order_.erase(block.record, evicted);

@@ -22,6 +22,7 @@
 #include "libclient/coherence/holder_claims.h"
 #include "libclient/coherence/seat.h"
 #include "libclient/kv/kv_base.h"
+#include "libclient/kv/record_versions.h"
 #include "tiering/eviction/block_order.h"
 
 namespace terrace {
@@ -40,6 +41,7 @@ class KvSpaceOf final : public KvSpaceBase {
         claims_(geometry, options_.ownership, "KV space"),
         geometry_(geometry),
         reader_(Memory(), geometry),
+        order_versions_(geometry.records),
         last_uses_(geometry.holders(), 0) {}
   ~KvSpaceOf() override;
 
@@ -157,10 +159,9 @@ class KvSpaceOf final : public KvSpaceBase {
   eviction::BlockOrder order_ TERRACE_GUARDED_BY(order_mutex_);  // by record of the own part
   uint32_t order_filled_ TERRACE_GUARDED_BY(order_mutex_) =
       0;  // records that were looked at since the take-over
+  kv::RecordVersions order_versions_ TERRACE_GUARDED_BY(order_mutex_);  // of the block in the order
   Mutex uses_mutex_;
   uint64_t uses_ TERRACE_GUARDED_BY(uses_mutex_) = 0;
-  std::vector<uint64_t> order_versions_
-      TERRACE_GUARDED_BY(order_mutex_);  // by record: of the block in the order
   bool uses_known_ TERRACE_GUARDED_BY(uses_mutex_) = false;
 
   Mutex adopt_mutex_;

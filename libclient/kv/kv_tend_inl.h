@@ -35,7 +35,7 @@ void KvSpaceOf<Memory>::start_tending() {
 
 template <typename Memory>
 void KvSpaceOf<Memory>::tend() {
-  constexpr uint32_t records_a_tick = 16384;
+  constexpr uint32_t records_a_tick = 4096;
   constexpr uint64_t expiry_every = 16;
   if (own() == nullptr || forked()) return;
   const MutexLock lock(tend_mutex_);

@@ -207,7 +207,7 @@ _TABLE = [
         ("gone: a chain that goes on is cut", "void unlink_tail(",
          "if (has(table.word((index + 1) & mask), layout::word_linked)) return;", ""),
         ("gone: a live record's chain is cut", "void unlink_tail(", "|| has(word, layout::word_live)", ""),
-        ("take-over: one record of a chain is linked", "void link_chains(", "at = (at + 1) & mask", "at = index"),
+        ("take-over: one record of a chain is linked", "void link_chain(", "at = (at + 1) & mask", "at = index"),
     ),
     *_of(
         "owner_line.h",

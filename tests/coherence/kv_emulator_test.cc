@@ -55,7 +55,7 @@ constexpr KvStep kv_steps[] = {
     KV_STEP(record_before_look),
     KV_STEP(data_invalidated),
     KV_STEP(data_before_read),
-    {Step::read_before_recheck, "read_before_recheck", 1180},
+    {Step::read_before_recheck, "read_before_recheck", 2014},
     KV_STEP(recheck_invalidated),
     KV_STEP(recheck),
     KV_STEP(pin_written_back),
