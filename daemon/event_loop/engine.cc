@@ -93,8 +93,10 @@ kj::Promise<Result<SnapshotProcess::Found>> Engine::run_on_snapshot(
   if (!started.ok()) return Found(started.error());
   auto child = std::make_shared<SnapshotProcess>(std::move(started).value());
   auto kept = std::make_shared<std::shared_ptr<const void>>(std::move(seen));
-  return run_look([child, kept]() {
-           Found found = child->wait();
+  // The first one may spin for a lock of another thread's (snapshot_process.cc); the last one takes what it takes.
+  const uint32_t patience_s = tries <= 1 ? 0 : tries == 2 ? 60 : 15;
+  return run_look([child, kept, patience_s]() {
+           Found found = child->wait(patience_s);
            if (found.ok()) kept->reset();
            return found;
          })

@@ -55,14 +55,19 @@ class Progress {
 
 // Ends, too, when the child stands still: it waits for a lock that a thread had which it does not have. The C library
 // sees to its own; the allocator of g++ 12's address sanitizer does not.
-std::string read_all(int fd, pid_t child) {
+// One that spins for such a lock computes all the time: it is ended once it has taken `patience_s` seconds.
+std::string read_all(int fd, pid_t child, uint32_t patience_s) {
   constexpr int look_ms = 1000;
   std::string all;
   char piece[64 * 1024];
+  timespec begin{}, now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &begin);
   for (Progress progress(child);;) {
     pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
     const int ready = ::poll(&one, 1, look_ms);
     if (ready == 0 && progress.stands_still()) return all;
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    if (patience_s != 0 && ready == 0 && now.tv_sec - begin.tv_sec >= patience_s) return all;
     if (ready <= 0) continue;
     const ssize_t got = ::read(fd, piece, sizeof(piece));
     if (got < 0 && errno == EINTR) continue;
@@ -133,8 +138,8 @@ SnapshotProcess::~SnapshotProcess() {
   }
 }
 
-Result<SnapshotProcess::Found> SnapshotProcess::wait() {
-  const std::string said = read_all(pipe_.get(), child_);
+Result<SnapshotProcess::Found> SnapshotProcess::wait(uint32_t patience_s) {
+  const std::string said = read_all(pipe_.get(), child_, patience_s);
   ::kill(child_, SIGKILL);  // it has said all, or will not
   int status = 0;
   while (::waitpid(child_, &status, 0) < 0 && errno == EINTR) {

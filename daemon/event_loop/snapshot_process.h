@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -34,9 +35,9 @@ class SnapshotProcess {
   SnapshotProcess& operator=(SnapshotProcess&&) = delete;
   ~SnapshotProcess();  // ends a child that is still at work
 
-  // Waits for what the work found. Call once.
-  // Errors   io_error   the child ended before it had said all
-  Result<Found> wait();
+  // Waits for what the work found, for `patience_s` seconds at most; 0: without a bound. Call once.
+  // Errors   io_error   the child ended before it had said all, or was ended for taking longer
+  Result<Found> wait(uint32_t patience_s = 0);
 
  private:
   SnapshotProcess(pid_t child, UniqueFd pipe) : child_(child), pipe_(std::move(pipe)) {}

@@ -370,7 +370,7 @@ void filters_that_fail() {
   auto list = make_granules();
   wait_for_moves(list);
   fail_to_filter();
-  wait_for_moves(list);
+  for (int round = 0; round < 16; ++round) wait_for_moves(list);  // in both directions
 }
 
 void written_by_itself() {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <kj/async-io.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +73,15 @@ TEST_CASE("SnapshotProcess: a child that ends early, or stands still, is an erro
     REQUIRE(!found.ok());
     CHECK(found.error().code == ErrorCode::io_error);
     CHECK(found.error().detail.find(how) != std::string::npos);
+  }
+  {
+    auto spinning = SnapshotProcess::start([]() -> Found {
+      for (;;) ::sched_yield();
+    });
+    REQUIRE(spinning.ok());
+    const auto found = spinning->wait(2);
+    REQUIRE(!found.ok());
+    CHECK(found.error().detail.find("signal 9") != std::string::npos);
   }
   {
     auto dropped = SnapshotProcess::start([] {
