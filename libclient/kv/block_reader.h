@@ -61,6 +61,28 @@ class BlockReader {
     return worst;
   }
 
+  // Whether a block of that key is there now, without looking at the rest of its record.
+  bool is_there(uint32_t part, const BlockKey& key, uint64_t now_unix_s) {
+    uint32_t index = geometry_.home(key.low);
+    for (uint32_t probes = 0; probes < geometry_.records; ++probes) {
+      const layout::BlockRecord* const at = geometry_.block(part, index);
+      drop_line(at, Step::record_invalidated, Step::record_before_look);
+      const uint64_t word = memory_.load(&at->word);
+      if (!has(word, layout::word_linked)) return false;
+      if (has(word, layout::word_live) && memory_.load(&at->key[0]) == key.low &&
+          memory_.load(&at->key[1]) == key.high) {
+        const uint64_t times = memory_.load(reinterpret_cast<const uint64_t*>(&at->expires_unix_s));
+        memory_.load_barrier(Step::none);
+        const auto expires_unix_s = static_cast<uint32_t>(times);
+        if (block_state(memory_.load(&at->word)) == block_state(word) &&
+            (expires_unix_s == 0 || expires_unix_s > now_unix_s))
+          return true;
+      }
+      index = (index + 1) & (geometry_.records - 1);
+    }
+    return false;
+  }
+
   // The block of one record, whatever it is. Returns done, gone, raced, corrupt.
   Outcome describe(uint32_t part, uint32_t index, Block* found) {
     constexpr int attempts = 16;  // each failed one is a removal and a put in this record meanwhile

@@ -252,7 +252,7 @@ Status KvSpaceOf<Memory>::exists(const KvNamespace& name_space, std::span<const 
   constexpr size_t group_most = 64;
   if (keys.size() != found.size())
     return refuse(ErrorCode::invalid_argument, "KV space: as many answers as keys");
-  const uint64_t seed = kv::namespace_hash(name_space.name());
+  const uint64_t seed = kv::namespace_hash(name_space.name()), now = now_unix_s();
   std::vector<uint32_t> parts;
   for (uint32_t part = 0; part < geometry_.parts; ++part)
     if (in_use(part)) parts.push_back(part);
@@ -265,10 +265,9 @@ Status KvSpaceOf<Memory>::exists(const KvNamespace& name_space, std::span<const 
       for (const uint32_t part : parts) reader_.expect(part, group[index]);
     }
     for (size_t index = 0; index < count; ++index) {
-      Block block;
       bool& there = found[from + index] = false;
       for (size_t at = 0; at < parts.size() && !there; ++at)
-        there = find_in(parts[at], group[index], &block) == Outcome::done;
+        there = reader_.is_there(parts[at], group[index], now);
     }
   }
   return {};

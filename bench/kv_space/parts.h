@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The questions of bench_kv_space, and what the processes do that are started for them.
+#pragma once
+
+#include "bench/kv_space/processes.h"
+#include "bench/kv_space/support.h"
+
+namespace terrace::bench::kv {
+
+void measure_copies(const Sizes& sizes, Figures& figures);    // copies.cc: get and put over memcpy
+void measure_lookups(const Sizes& sizes, Figures& figures);   // lookups.cc: exists, view
+void measure_scaling(const Sizes& sizes, Figures& figures);   // scaling.cc: gets of four processes over one's
+void measure_recovery(const Sizes& sizes, Figures& figures);  // recovery.cc: after kill -9 of a writer
+void measure_others(const Sizes& sizes, Figures& figures);    // others.cc: beside redis, files, memcached
+// Whether no block was wrong.
+bool check_blocks(const Sizes& sizes, Figures& figures);  // checked.cc
+
+int copy_role(const Worker& me);
+int fill_role(const Worker& me);  // lookups.cc
+int scale_role(const Worker& me);
+int read_role(const Worker& me);     // recovery.cc
+int succeed_role(const Worker& me);  // the same
+int check_role(const Worker& me);
+
+}  // namespace terrace::bench::kv
