@@ -37,11 +37,11 @@ void sleep_ns(uint64_t ns) {
   ::nanosleep(&pause, nullptr);
 }
 
-void wait_until(const std::atomic<uint32_t>& word, uint32_t least) {
+void wait_until(const std::atomic<uint32_t>& word, uint32_t least, uint64_t pause_ns) {
   const uint64_t begin = monotonic_ns();
   while (word.load() < least) {
     if (monotonic_ns() - begin > 120 * ns_per_s) give_up("a worker got stuck");
-    sleep_ns(100 * ns_per_us);
+    sleep_ns(pause_ns);
   }
 }
 

@@ -54,7 +54,8 @@ struct Worker {
 };
 
 void sleep_ns(uint64_t ns);
-void wait_until(const std::atomic<uint32_t>& word, uint32_t least);  // gives up after two minutes
+// Gives up after two minutes.
+void wait_until(const std::atomic<uint32_t>& word, uint32_t least, uint64_t pause_ns = 100 * ns_per_us);
 
 class Workers {
  public:

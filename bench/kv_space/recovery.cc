@@ -30,9 +30,8 @@ void replace(Workers& workers, uint32_t* holder, Times* times) {
   const uint64_t begin = monotonic_ns();
   workers.kill(*holder);
   times->exit.push_back(static_cast<double>(monotonic_ns() - begin) / 1e6);
-  control.during = 1;
   control.go = 1;
-  wait_until(control.ready, ready + 2);
+  wait_until(control.ready, ready + 2, ns_per_ms);
   times->recovery.push_back(control.workers[next].ns / 1e6);
   times->cpu.push_back(control.workers[next].cpu_ns / 1e6);
   *holder = next;
@@ -64,7 +63,9 @@ int succeed_role(const Worker& me) {
   const std::vector<std::byte> bytes(small, std::byte{3});
   const std::string key = key_of(me.job().blocks + me.control.ready);
   ++me.control.ready;
-  while (me.control.go.load() == 0) sleep_ns(20 * ns_per_us);
+  while (me.control.go.load() == 0)
+    sleep_ns(ns_per_ms);  // seldom awake: the reader has the processor meanwhile
+  me.control.during = 1;
   const uint64_t begin = monotonic_ns(), cpu_begin = read_kernel_clock_ns(CLOCK_THREAD_CPUTIME_ID);
   const auto space = attach(me.memory, puts);
   must(space->put({}, {.key = key, .bytes = bytes}), "put");

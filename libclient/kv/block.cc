@@ -106,8 +106,8 @@ std::optional<Block> block_of(const BlockRecord& copy, const coherence::Geometry
   if (block.extent_bytes < least || block.extent_bytes > least + name_bytes_max + line) return std::nullopt;
   if (block.offset >= geometry.data_bytes || block.extent_bytes > geometry.data_bytes - block.offset)
     return std::nullopt;
-  if (block.offset / geometry.chunk_bytes != (block.offset + block.extent_bytes - 1) / geometry.chunk_bytes)
-    return std::nullopt;
+  const uint64_t in_chunk = block.offset % geometry.chunk_bytes;
+  if (block.extent_bytes > geometry.chunk_bytes - in_chunk) return std::nullopt;
   return block;
 }
 

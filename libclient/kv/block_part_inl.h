@@ -45,8 +45,7 @@ bool BlockPart<Memory>::repair(uint32_t index) {
   layout::BlockRecord found;
   std::memcpy(&found, copy, sizeof found);
   const std::optional<Block> whole = block_of(found, geometry_);
-  if (!whole || !room_.owns(room_.chunk_of(whole->offset))) return false;
-  room_.note(whole->offset, whole->extent_bytes, index);
+  if (!whole || !room_.note(whole->offset, whole->extent_bytes, index)) return false;
   const uint64_t kept = block_state(found.word) | layout::word_linked;
   if (found.word != kept) set_word(index, kept, Step::take_over_written_back);
   return true;

@@ -107,7 +107,12 @@ class BlockReader {
   // barrier between all of these and the first find().
   void expect(uint32_t part, const BlockKey& key) {
     const layout::BlockRecord* const at = geometry_.block(part, geometry_.home(key.low));
+#if defined(__x86_64__)
+    // g++ 12 leaves __builtin_prefetch out here: this is not seen as needed by anything.
+    if constexpr (Memory::coherent) asm volatile("prefetcht0 %0" : : "m"(*at));
+#else
     if constexpr (Memory::coherent) __builtin_prefetch(at);
+#endif
   }
 
   // Copies the block and what lies behind it. Returns done, gone (or replaced meanwhile), corrupt (its checksum).

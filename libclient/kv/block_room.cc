@@ -17,12 +17,15 @@ void BlockRoom::own(uint32_t chunk) {
   ++owned_;
 }
 
-void BlockRoom::note(uint64_t offset, uint64_t bytes, uint32_t record) {
-  Chunk& at = chunks_[chunk_of(offset)];
-  at.noted.push_back({.begin = static_cast<uint32_t>((offset - chunk_of(offset) * chunk_bytes_) / line_bytes),
+bool BlockRoom::note(uint64_t offset, uint64_t bytes, uint32_t record) {
+  const uint32_t chunk = chunk_of(offset);
+  Chunk& at = chunks_[chunk];
+  if (!at.owned) return false;
+  at.noted.push_back({.begin = static_cast<uint32_t>((offset - chunk * chunk_bytes_) / line_bytes),
                       .lines = static_cast<uint32_t>(bytes / line_bytes),
                       .record = record});
   at.used_bytes += bytes;
+  return true;
 }
 
 void BlockRoom::disown(uint32_t chunk) {

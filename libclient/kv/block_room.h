@@ -17,8 +17,8 @@ class BlockRoom {
 
   // An empty chunk is the part's from now on.
   void own(uint32_t chunk);
-  // A live extent that was found at a take-over, in a chunk that is the part's.
-  void note(uint64_t offset, uint64_t bytes, uint32_t record);
+  // A live extent that was found at a take-over. Whether its chunk is the part's.
+  bool note(uint64_t offset, uint64_t bytes, uint32_t record);
   void disown(uint32_t chunk);  // which is empty
 
   // Units: bytes, multiples of 64, at most a chunk. Records whose extents overlap another one's, as only a hostile

@@ -31,9 +31,10 @@ TEST_CASE("what was noted is not given to others, and what overlaps has no room"
   BlockRoom room(chunk, 2);
   std::vector<uint32_t> bad;
   room.own(1);
-  room.note(chunk + 1024, 1024, 7);
-  room.note(chunk, 512, 8);
-  room.note(chunk + 1536, 1024, 9);  // overlaps 7
+  CHECK(room.note(chunk + 1024, 1024, 7));
+  CHECK(room.note(chunk, 512, 8));
+  CHECK(!room.note(0, 512, 10));            // in a chunk that it does not have
+  CHECK(room.note(chunk + 1536, 1024, 9));  // overlaps 7
   CHECK(room.take(1024, &bad).has_value());
   CHECK(bad == std::vector<uint32_t>{9});
   bad.clear();
@@ -41,8 +42,8 @@ TEST_CASE("what was noted is not given to others, and what overlaps has no room"
   CHECK(room.free_bytes() == chunk - 512 - 1024);
   BlockRoom other(chunk, 1);
   other.own(0);
-  other.note(0, 1024, 1);
-  other.note(512, 1024, 2);
+  CHECK(other.note(0, 1024, 1));
+  CHECK(other.note(512, 1024, 2));
   other.give(512, 1024, 2, &bad);  // which never had it
   CHECK(bad == std::vector<uint32_t>{2});
   CHECK(other.free_bytes() == chunk - 1024);
