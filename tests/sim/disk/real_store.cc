@@ -39,6 +39,7 @@ RealStore::RealStore(Environment& environment, SimStore& rows, std::function<voi
 
 RealStore::~RealStore() {
   disk_.die_after(0);
+  opened_.reset();
   store_.reset();
 }
 
@@ -46,8 +47,19 @@ Status RealStore::open() {
   daemon::StoreOptions options;
   options.segment_bytes = segment_bytes_;
   options.checkpoint_frames = checkpoint_frames_;
-  options.fold_later = later_;
-  TERRACE_ASSIGN_OR_RETURN(store_, daemon::open_store(disk_.folder() + "/state", options));
+  // What is handed out may come after its store: what a dying process still commits is of the next generation.
+  opened_ = std::make_shared<bool>(true);
+  options.fold_later = [this, opened = std::weak_ptr<bool>(opened_)](std::function<void()> fold) {
+    later_([opened, fold = std::move(fold)] {
+      if (!opened.expired()) fold();
+    });
+  };
+  auto store = daemon::open_store(disk_.folder() + "/state", options);
+  if (!store.ok()) {
+    opened_.reset();
+    return store.error();
+  }
+  store_ = std::move(*store);
   return {};
 }
 
@@ -87,6 +99,7 @@ Status RealStore::commit(const daemon::Delta& delta) {
 
 void RealStore::end_process(bool power_lost) {
   disk_.die_after(0);
+  opened_.reset();
   store_.reset();
   disk_.restart(power_lost);
 }

@@ -35,6 +35,7 @@ class RealStore {
   Environment& environment_;
   SimStore& rows_;
   std::function<void(std::function<void()>)> later_;
+  std::shared_ptr<bool> opened_;  // as long as the store is there
   SimDisk disk_;
   uint64_t segment_bytes_;
   int checkpoint_frames_;
