@@ -35,6 +35,9 @@ nlohmann::json as_json(const TiersimNumbers& numbers) {
   put("tiersim_hits_over_belady", numbers.policy);
   put("tiersim_prefix_order_hits_over_belady", numbers.prefix_order);
   put("tiersim_arc_hits_over_belady", numbers.arc);
+  put("kv_hit_rate_over_arc", {.at_1pct = numbers.prefix_order.at_1pct / numbers.arc.at_1pct,
+                               .at_5pct = numbers.prefix_order.at_5pct / numbers.arc.at_5pct,
+                               .at_10pct = numbers.prefix_order.at_10pct / numbers.arc.at_10pct});
   put("tiersim_lru_hits_over_belady", numbers.lru);
   result["tiersim_stall_over_belady_5pct"] = numbers.stall_over_belady_5pct;
   return result;

@@ -55,8 +55,8 @@ double measure_gets(const MemoryFile& memory, const Sizes& sizes, uint64_t block
   return median(ratios);
 }
 
-// One round: `count` puts, and as many copies into other memory of the same kind. Both end in lines that are in no
-// cache.
+// One round: `count` puts, and as many copies into other memory of the same kind. Both end in lines
+// that are in no cache.
 double put_round(KvSpace& space, const MemoryFile& beside, uint64_t first, uint64_t count, double* gib_per_s) {
   const std::vector<std::byte> bytes(large, std::byte{5});
   const std::vector<std::string> keys = keys_of(first, first + count);

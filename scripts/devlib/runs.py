@@ -92,7 +92,7 @@ def tsan(pattern: str) -> None:
 
 
 # What a bench's question needs beside the program of its name: further programs, and scripts that run Terrace's own.
-_BENCH_ALSO = {"tiering": (["tiersim"], ["bench/redis_tiering.py"]), "kv": (["kv_space"], [])}
+_BENCH_ALSO = {"tiering": (["tiersim"], ["bench/redis_tiering.py"]), "kv": (["kv_space", "tiersim"], [])}
 _SCRIPT_NEEDS = ["terrace", "terraced", "terrace_malloc", "terrace_heap_preload"]
 
 

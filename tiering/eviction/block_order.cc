@@ -210,8 +210,8 @@ void BlockOrder::tick() {
     rates_.refresh(live_);
 }
 
-// A hand goes round the blocks, and one round each table of ghosts. What it finds stands for all the time between two
-// visits.
+// A hand goes round the blocks, and one round each table of ghosts. What it finds stands for all the
+// time between two visits.
 void BlockOrder::count_waiting() {
   const double weight = static_cast<double>(blocks_.size()) / visits_per_tick;
   for (uint32_t visit = 0; visit < visits_per_tick && !blocks_.empty(); ++visit) {

@@ -103,6 +103,31 @@ TEST_CASE("who puts all the time gives room, too") {
   CHECK(rich->counters().chunks_given > 4);
 }
 
+TEST_CASE("who gave a chunk does not take it back before the asker can") {
+  KvFixture scene;
+  const auto rich = scene.attach(), poor = scene.attach();
+  for (int index = 0; index < 2000; ++index)
+    REQUIRE(kv_put(*rich, scene.name_space, "rich " + std::to_string(index)).ok());
+  const auto chunks = [&] { return rich->stat()->parts[*rich->part()].chunk_bytes; };
+  std::thread asks([&] {
+    for (int index = 0; index < 40; ++index)
+      (void)kv_put(*poor, scene.name_space, "poor " + std::to_string(index), 60'000, {.wait_ns = 500'000'000});
+  });
+  int given = 0;
+  for (int times = 0; times < 400 && given < 5; ++times) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const uint64_t before = chunks(), had = rich->counters().chunks_given;
+    rich->tend();
+    if (rich->counters().chunks_given == had) continue;
+    for (int index = 0; index < 40; ++index)
+      (void)kv_put(*rich, scene.name_space, "more " + std::to_string(given * 40 + index));
+    CHECK(chunks() < before);
+    ++given;
+  }
+  asks.join();
+  CHECK(given == 5);
+}
+
 TEST_CASE("threads that put and erase leave no block that cannot be evicted") {
   KvFixture scene;
   const auto space = scene.attach(true);
@@ -142,12 +167,15 @@ TEST_CASE("a child of a fork does nothing to its parent's space") {
   KvFixture scene;
   auto parent = scene.attach(true);
   REQUIRE(kv_put(*parent, scene.name_space, "k").ok());
+  // The parent's thread waits by now, which a child's destructors must not wait for.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const pid_t child = ::fork();
   if (child == 0) {
     const bool refused = kv_put(*parent, scene.name_space, "x").error().code == ErrorCode::unavailable &&
                          parent->view(scene.name_space, "k").error().code == ErrorCode::unavailable &&
                          parent->erase(scene.name_space, "k").error().code == ErrorCode::unavailable &&
                          kv_check(*parent, scene.name_space, "k") == 1;
+    ::alarm(20);
     parent.reset();
     ::_exit(refused ? 0 : 1);
   }
