@@ -67,8 +67,8 @@ struct Geometry {
   uint64_t chunk_begin(uint32_t chunk) const { return chunk * chunk_bytes; }  // from the data's first byte
   uint64_t chunk_end(uint32_t chunk) const { return std::min(data_bytes, (chunk + uint64_t{1}) * chunk_bytes); }
 
-  // From a part's first byte to the end of its pins and uses, which is the size of a seat; of its claims; of its
-  // records.
+  // From a part's first byte to the end of its pins and uses, which is the size of a seat; of its
+  // claims; of its records.
   uint64_t pins_end() const { return sizeof(layout::PartOwner) + (uint64_t{pins} + uses) * sizeof(uint64_t); }
   uint64_t records_offset() const {
     constexpr uint64_t line = layout::cache_line_bytes;

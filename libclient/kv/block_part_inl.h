@@ -63,8 +63,8 @@ Outcome BlockPart<Memory>::reserve(uint64_t bytes, Room* room, bool may_claim) {
     coherence::FreeSpace fresh;
     const Outcome claimed = chunks_.make_room(geometry_.chunk_bytes, &fresh);
     if (claimed != Outcome::done) return claimed;
-    // One that is the part's already looks free when the memory went away, or when a hostile holder stored to the
-    // claim.
+    // One that is the part's already looks free when the memory went away, or when a hostile holder
+    // stored to the claim.
     for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk)
       if (fresh.has(geometry_.chunk_begin(chunk), geometry_.chunk_bytes) && !room_.owns(chunk))
         room_.own(chunk);

@@ -178,10 +178,14 @@ class KvSpaceOf final : public KvSpaceBase {
   uint32_t expiry_cursor_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
   uint64_t ticks_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
   uint64_t gives_again_at_ns_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
-  std::unique_ptr<std::thread> tender_;
-  Mutex tender_mutex_;
-  ConditionVariable tender_wakes_;
-  bool tender_ends_ TERRACE_GUARDED_BY(tender_mutex_) = false;
+  // In a forked child it is left as it is: nobody there ends the waiting that its condition variable counts.
+  struct Tender {
+    Mutex mutex;
+    ConditionVariable wakes;
+    bool ends TERRACE_GUARDED_BY(mutex) = false;
+    std::thread thread;
+  };
+  std::unique_ptr<Tender> tender_;
 
   struct Counts {
     std::atomic<uint64_t> hits = 0, misses = 0, hit_bytes = 0, puts = 0, put_bytes = 0, puts_refused = 0,
@@ -199,12 +203,14 @@ KvSpaceOf<Memory>::~KvSpaceOf() {
     (void)tender_.release();  // it is the parent's
     return;
   }
-  {
-    const MutexLock lock(tender_mutex_);
-    tender_ends_ = true;
+  if (tender_ != nullptr) {
+    {
+      const MutexLock lock(tender_->mutex);
+      tender_->ends = true;
+    }
+    tender_->wakes.notify_all();
+    tender_->thread.join();
   }
-  tender_wakes_.notify_all();
-  if (tender_ != nullptr) tender_->join();
   if (own() != nullptr) {
     own()->release();
     options_.ownership->release(own()->part());

@@ -14,12 +14,13 @@ void KvSpaceOf<Memory>::start_tending() {
   constexpr auto pause = std::chrono::milliseconds(5);
   if (!options_.tends_itself) return;
   const SignalsBlocked blocked;
-  const auto body = [this, pause] {
+  auto tender = std::make_unique<Tender>();
+  const auto body = [this, pause, &state = *tender] {
     for (;;) {
       {
-        const MutexLock lock(tender_mutex_);
-        if (!tender_ends_) tender_wakes_.wait_for(tender_mutex_, pause);
-        if (tender_ends_) return;
+        const MutexLock lock(state.mutex);
+        if (!state.ends) state.wakes.wait_for(state.mutex, pause);
+        if (state.ends) return;
       }
       const os::LossyAccesses accesses;
       tend();
@@ -27,7 +28,8 @@ void KvSpaceOf<Memory>::start_tending() {
     }
   };
   try {
-    tender_ = std::make_unique<std::thread>(body);
+    tender->thread = std::thread(body);
+    tender_ = std::move(tender);
   } catch (const std::system_error&) {
     // No thread to be had: as with tends_itself = false.
   }
