@@ -243,6 +243,15 @@ class Harness:
             self.wait_ready(timeout)
         return self.process
 
+    def fails_to_start(self, timeout=60.0):
+        """Starts a daemon that ends with an error; returns the end of its log. That its socket answers says nothing: what
+        it fails at may come after that."""
+        code = self.start(wait=False).wait(timeout)
+        self.process = None
+        if code == 0:
+            raise HarnessError(f"terraced ended without an error:\n{self.log_tail()}")
+        return self.log_tail()
+
     def wait_ready(self, timeout=60.0):
         """Until the socket accepts. HarnessError with the end of the log when the daemon died instead."""
         def ready():

@@ -394,11 +394,9 @@ class Certificates(Case):
 class Configuration(Case):
     def fails(self, text, *says):
         self.write_config(text)
-        with self.assertRaises(harness.HarnessError) as raised:
-            self.t.start()
+        said = self.t.fails_to_start()
         for words in says:
-            self.assertIn(words, str(raised.exception))
-        self.t.process = None
+            self.assertIn(words, said)
 
     def test_what_is_wrong_with_a_protocol_is_said_at_its_line(self):
         listens = f'[[sockets]]\nlisten = "127.0.0.1:{free_ports(1)[0]}"\n'
