@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -36,6 +37,8 @@ namespace {
 // That this thread does not block SIGBUS; and its loads by load_alone().
 [[gnu::tls_model("initial-exec")]] thread_local bool seen_open = false;
 [[gnu::tls_model("initial-exec")]] thread_local uint8_t loads_alone = 0;
+// The tick of the coarse clock at which this thread last looked at the handler for LossyAccesses::Often.
+[[gnu::tls_model("initial-exec")]] thread_local timespec looked_at = {};
 
 // The kernel's, which has 64 signals.
 using Mask = uint64_t;
@@ -280,8 +283,22 @@ bool FaultGuard::covers(const void* address) const {
 // looking at the handler does.
 LossyAccesses::LossyAccesses() : outer_(std::exchange(lost, nullptr)) {
   watch_faults();
-  if (seen_open) [[likely]]
-    return;
+  if (!seen_open) [[unlikely]]
+    open_signal();
+}
+
+LossyAccesses::LossyAccesses(Often) : outer_(std::exchange(lost, nullptr)) {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  if (now.tv_nsec != looked_at.tv_nsec || now.tv_sec != looked_at.tv_sec) {
+    watch_faults();
+    looked_at = now;
+  }
+  if (!seen_open) [[unlikely]]
+    open_signal();
+}
+
+void LossyAccesses::open_signal() {
   was_blocked_ = (change_mask(SIG_UNBLOCK, bit_of(SIGBUS)) & bit_of(SIGBUS)) != 0;
   seen_open = !was_blocked_;
 }

@@ -32,7 +32,12 @@ namespace terrace::os {
 // While it lives, this thread's accesses of this file survive.
 class LossyAccesses {
  public:
+  // For calls of less than a microsecond, which the system call would triple: a handler that the program installs is
+  // noticed by the first one after the clock's next tick, some milliseconds later.
+  struct Often {};
+
   LossyAccesses();
+  explicit LossyAccesses(Often);
   ~LossyAccesses();
   LossyAccesses(const LossyAccesses&) = delete;
   LossyAccesses& operator=(const LossyAccesses&) = delete;
@@ -41,6 +46,8 @@ class LossyAccesses {
   static const void* lost_address();
 
  private:
+  void open_signal();
+
   const void* const outer_;
   bool was_blocked_ = false;  // SIGBUS, in this thread
 };

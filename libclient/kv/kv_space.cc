@@ -123,7 +123,7 @@ KvView& KvView::operator=(KvView&& other) noexcept {
 }
 
 void KvView::reset() {
-  const os::LossyAccesses accesses;
+  const os::LossyAccesses accesses(os::LossyAccesses::Often{});
   if (space_ != nullptr) std::exchange(space_, nullptr)->unpin(pin_);
   bytes_ = {};
 }

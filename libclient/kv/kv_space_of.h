@@ -10,14 +10,13 @@
 // Threads   Any. own_ and seat_ are set once, under holder_mutex_.
 #pragma once
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "core/base/clock.h"
 #include "core/base/sync/mutex.h"
+#include "core/os/fork_mark.h"
 #include "core/os/lossy_access.h"
 #include "libclient/coherence/holder_claims.h"
 #include "libclient/coherence/seat.h"
@@ -85,7 +84,7 @@ class KvSpaceOf final : public KvSpaceBase {
   }
 
  private:
-  bool forked() const { return ::getpid() != process_; }
+  bool forked() const { return !process_.is_here(); }
   Part* own() const { return own_.load(std::memory_order_acquire); }    // acquire: pairs with take_part()
   Seat* seat() const { return seat_.load(std::memory_order_acquire); }  // acquire: pairs with take_seat()
   // A holder that had a seat before it got a part pins from the seat still.
@@ -143,7 +142,7 @@ class KvSpaceOf final : public KvSpaceBase {
   void each_block(Each each);
 
   const KvAttachOptions options_;
-  const pid_t process_ = ::getpid();
+  const os::ForkMark process_;
   const coherence::HolderClaims<Memory> claims_;
   const coherence::Geometry geometry_;
   kv::BlockReader<Memory> reader_;

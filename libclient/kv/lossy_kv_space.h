@@ -94,7 +94,7 @@ class LossyKvSpace final : public KvSpace {
   auto survive(Call call) const -> decltype(call()) {
     if (lost_.load(std::memory_order_relaxed)) [[unlikely]]
       return lost_memory("KvSpace", memory_.data(), memory_);
-    const os::LossyAccesses accesses;
+    const os::LossyAccesses accesses(os::LossyAccesses::Often{});
     auto answer = call();
     if (os::LossyAccesses::lost_address() != nullptr) [[unlikely]]
       return lost_at(os::LossyAccesses::lost_address());
@@ -105,7 +105,7 @@ class LossyKvSpace final : public KvSpace {
     using One = typename decltype(call())::value_type;
     if (lost_.load(std::memory_order_relaxed)) [[unlikely]]
       return {count, One(lost_memory("KvSpace", memory_.data(), memory_))};
-    const os::LossyAccesses accesses;
+    const os::LossyAccesses accesses(os::LossyAccesses::Often{});
     auto answers = call();
     if (os::LossyAccesses::lost_address() != nullptr) [[unlikely]]
       return {count, One(lost_at(os::LossyAccesses::lost_address()))};

@@ -370,6 +370,22 @@ TEST_CASE("guarded: in several threads while another one installs handlers") {
 }
 
 #if !defined(TERRACE_LOSSY_PLAIN)
+TEST_CASE("lossy accesses that come often notice a handler of the program's by the clock's next tick") {
+  const Gone gone;
+  const auto* const word = reinterpret_cast<const uint64_t*>(gone.at);
+  const Ending ending = in_child([&] {
+    { const LossyAccesses first(LossyAccesses::Often{}); }
+    install(fatal);
+    timespec begin{}, now{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &begin);
+    do ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    while (now.tv_sec == begin.tv_sec && now.tv_nsec == begin.tv_nsec);
+    const LossyAccesses later(LossyAccesses::Often{});
+    CHILD_CHECK(load_or_zero(word) == 0 && LossyAccesses::lost_address() == word);
+  });
+  CHECK_MESSAGE(ending.exit_code == 99, "exit ", ending.exit_code, " signal ", ending.signal);
+}
+
 TEST_CASE("lossy accesses: they go on without their memory, say so, and lose nothing else") {
   const Gone gone;
   auto* const word = reinterpret_cast<uint64_t*>(gone.at);
@@ -403,6 +419,11 @@ TEST_CASE("lossy accesses: they go on without their memory, say so, and lose not
   {
     const LossyAccesses accesses;
     CHECK(LossyAccesses::lost_address() == nullptr);
+  }
+  {
+    const LossyAccesses accesses(LossyAccesses::Often{});
+    CHECK(load_or_zero(word) == 0);
+    CHECK(LossyAccesses::lost_address() == word);
   }
   CHECK(bytes == std::vector<std::byte>(page, std::byte{3}));
   const Ending ending = in_child([&] {
