@@ -147,6 +147,8 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace kv erase", "terrace kv erase cache --key prompt/7 --key 0x00ff"},
       {"terrace kv evict", "terrace kv evict cache 512M"},
       {"terrace kv flush", "terrace kv flush cache --namespace team-a"},
+      {"terrace kv policy", "terrace kv policy cache --budget team-a=4G --budget team-a/llama=1G"},
+      {"terrace kv policy", "terrace kv policy cache --namespace team-a --keep-key system-prompt"},
       {"terrace kv verify", "terrace kv verify cache"},
       {"terrace kv serve", "terrace kv serve cache --listen unix:/run/kv.sock"},
       {"terrace kv serve", "terrace kv serve /dev/shm/cache --readonly"},

@@ -34,7 +34,13 @@ nlohmann::json kv_stat_json(const KvStat& stat) {
                      {"blocks", part.blocks},
                      {"block_bytes", part.block_bytes},
                      {"chunk_bytes", part.chunk_bytes}});
-  return {{"data_bytes", stat.data_bytes},
+  nlohmann::json budgets = nlohmann::json::array();
+  for (const KvBudgetUse& use : stat.budgets)
+    budgets.push_back(
+        {{"namespaces", use.budget.namespaces}, {"bytes", use.budget.bytes}, {"used_bytes", use.used_bytes}});
+  return {{"budgets", budgets},
+          {"kept_bytes", stat.kept_bytes},
+          {"data_bytes", stat.data_bytes},
           {"free_bytes", stat.free_bytes},
           {"blocks", stat.blocks},
           {"block_bytes", stat.block_bytes},

@@ -93,7 +93,8 @@ terrace_code terrace_kv_get_stat(terrace_kv* kv, terrace_kv_stat* stat) {
     auto& last = kv_last_stat();
     last.told = std::move(told);
     const auto& [data_bytes, free_bytes, blocks, block_bytes, blocks_max, max_block_bytes, coherence, checksums,
-                 parts] = last.told;
+                 parts, budgets, kept_bytes] = last.told;
+    (void)budgets;  // terrace_kv_get_policy() has them
     last.point_to(parts, kv_part_in_c);
     return give(stat,
                 {.size = 0,
@@ -106,7 +107,8 @@ terrace_code terrace_kv_get_stat(terrace_kv* kv, terrace_kv_stat* stat) {
                  .coherence = static_cast<int>(coherence),
                  .checksums = checksums ? 1 : 0,
                  .parts = last.pointers.data(),
-                 .part_count = last.pointers.size()},
+                 .part_count = last.pointers.size(),
+                 .kept_bytes = kept_bytes},
                 where);
   });
 }

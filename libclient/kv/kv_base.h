@@ -27,6 +27,7 @@ class KvSpaceBase : public KvSpace {
   static Error in_child();
   static Error too_short(std::string_view key, uint64_t given, uint64_t needed);
   static Error error_of(coherence::Outcome outcome, std::string_view key);
+  static const KvNamespace& own_name_space();
   static uint64_t now_unix_s() { return static_cast<uint64_t>(std::time(nullptr)); }
   static uint64_t now_unix_ms() {
     timespec now{};

@@ -15,7 +15,7 @@ coherence::Outcome KvSpaceOf<Memory>::remove_own(const Block& block, bool evicte
     add(counts_.evicted_bytes, block.bytes);
   }
   const MutexLock lock(order_mutex_);
-  out_of_order(block, evicted);
+  order_.erase(block, evicted);
   return outcome;
 }
 
@@ -129,9 +129,10 @@ template <typename Memory>
 Result<uint64_t> KvSpaceOf<Memory>::evict(uint64_t bytes) {
   if (forked()) return in_child();
   if (options_.ownership == nullptr) return read_only();
+  TERRACE_RETURN_IF_ERROR(policy());
   std::vector<Block> blocks;
   each_block([&](const Block& block) {
-    blocks.push_back(block);
+    if (!is_kept(block)) blocks.push_back(block);
     return true;
   });
   std::sort(blocks.begin(), blocks.end(),

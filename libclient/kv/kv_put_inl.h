@@ -35,20 +35,25 @@ Result<KvWrite> KvSpaceOf<Memory>::begin_put(const KvNamespace& name_space, std:
                                                  " bytes, and this space takes " + std::to_string(most) +
                                                  " at most; format it with a larger max_block_bytes");
   TERRACE_RETURN_IF_ERROR(take_part());
+  if (!policy_known_.load(std::memory_order_relaxed) && policy_mutex_.try_lock()) {
+    load_policy();
+    policy_mutex_.unlock();
+  }
   Block other;
   if (find(block.key, &other) == Outcome::done)
     return refuse(ErrorCode::already_exists, who(key) + " is there already");
   // One that has expired is in the way in this part only.
   if (reader_.find(own()->part(), block.key, &other) == Outcome::done) (void)remove_own(other, false);
   const uint64_t extent = kv::extent_bytes(bytes, name_space.name(), key);
+  if (!is_policy(block))
+    TERRACE_RETURN_IF_ERROR(fit_budgets(name_space.name(), static_cast<uint32_t>(seed), key, extent));
   if (const Outcome room = make_room(extent, &state->room, options.wait_ns); room != Outcome::done) {
     if (room == Outcome::disowned) return error_of(room, key);
     add(counts_.puts_refused);
     if (room == Outcome::no_record) return error_of(room, key);
-    return refuse(
-        ErrorCode::capacity_exhausted,
-        who(key) + ": no room for its " + std::to_string(extent) +
-            " bytes now: what there is is read in place, or belongs to holders that live and give none");
+    return refuse(ErrorCode::capacity_exhausted, who(key) + ": no room for its " + std::to_string(extent) +
+                                                     " bytes now: what there is is read in place or kept, or "
+                                                     "belongs to holders that live and give none");
   }
   const uint64_t now_s = now_unix_s();
   block.bytes = bytes;
@@ -94,22 +99,9 @@ Status KvSpaceOf<Memory>::finish_write(KvWrite::State& write) {
   return {};
 }
 
-// Of two blocks that had one record the later one is in the order, whoever of their threads comes first.
 template <typename Memory>
 void KvSpaceOf<Memory>::into_order(const Block& block) {
-  uint64_t& version = order_versions_.of(block.record);
-  if (coherence::version_of(block.word) <= version) return;
-  if (order_.contains(block.record)) order_.erase(block.record, false);
-  version = coherence::version_of(block.word);
-  order_.insert(block.record, {.key = block.key.low, .parent = block.parent, .bytes = block.extent_bytes});
-}
-
-template <typename Memory>
-void KvSpaceOf<Memory>::out_of_order(const Block& block, bool evicted) {
-  uint64_t& version = order_versions_.of(block.record);
-  if (coherence::version_of(block.word) < version) return;
-  version = coherence::version_of(block.word);  // who put it, and comes late, finds that it is gone
-  if (order_.contains(block.record)) order_.erase(block.record, evicted);
+  if (!is_policy(block)) order_.insert(block, rules_of(block).budgets);
 }
 
 // Who gives chunks to others claims none above its share meanwhile.
@@ -167,11 +159,12 @@ coherence::Outcome KvSpaceOf<Memory>::ask_for_room(uint64_t bytes, kv::Room* roo
 // there is nothing to evict.
 template <typename Memory>
 bool KvSpaceOf<Memory>::evict_one(uint64_t* evicted_bytes) {
-  for (int pinned = 0; pinned < 4096; ++pinned) {
+  for (size_t stays = 0;; ++stays) {
     uint32_t victim = 0;
     {
       const MutexLock lock(order_mutex_);
       fill_order(geometry_.records);
+      if (stays > order_.size()) return false;
       const std::optional<uint32_t> next = order_.victim();
       if (!next) return false;
       victim = *next;
@@ -179,23 +172,22 @@ bool KvSpaceOf<Memory>::evict_one(uint64_t* evicted_bytes) {
     Block block;
     if (reader_.describe(own()->part(), victim, &block) != Outcome::done) {
       const MutexLock lock(order_mutex_);
-      if (order_.contains(victim)) order_.erase(victim, false);
+      order_.drop(victim, false);
       continue;
     }
     if (*evicted_bytes > geometry_.chunk_bytes) {
       *evicted_bytes = 0;
       if (clear_chunk(*own(), own()->chunk_of(block))) return true;
     }
-    const Outcome outcome = remove_own(block, true);
+    const Outcome outcome = is_kept(block) ? Outcome::pinned : remove_own(block, true);
     if (outcome == Outcome::pinned) {
       const MutexLock lock(order_mutex_);
-      if (order_.contains(victim)) order_.skip(victim);
+      order_.skip(victim);
       continue;
     }
     *evicted_bytes += block.extent_bytes;
     return outcome == Outcome::done || outcome == Outcome::gone;
   }
-  return false;
 }
 
 // After a take-over the part's blocks come into the order piece by piece, or all at once when one must go.
@@ -215,7 +207,9 @@ bool KvSpaceOf<Memory>::clear_chunks(Part& part, const std::vector<bool>& chunks
   part.each_block(0, geometry_.records, [&](const Block& block) {
     if (!chunks[part.chunk_of(block)]) return;
     const bool mine = &part == own();
-    const Outcome outcome = mine ? remove_own(block, true) : part.remove(block);
+    const Outcome outcome = is_kept(block) ? Outcome::pinned
+                            : mine         ? remove_own(block, true)
+                                           : part.remove(block);
     if (!mine && outcome == Outcome::done) {
       add(counts_.evicted);
       add(counts_.evicted_bytes, block.bytes);
@@ -227,6 +221,11 @@ bool KvSpaceOf<Memory>::clear_chunks(Part& part, const std::vector<bool>& chunks
 
 template <typename Memory>
 bool KvSpaceOf<Memory>::clear_chunk(Part& part, uint32_t chunk) {
+  bool has_kept = false;
+  part.each_block(0, geometry_.records, [&](const Block& block) {
+    has_kept = has_kept || (part.chunk_of(block) == chunk && is_kept(block));
+  });
+  if (has_kept) return false;  // then nothing in it goes for its sake
   std::vector<bool> chunks(geometry_.chunks);
   chunks[chunk] = true;
   return clear_chunks(part, chunks);
@@ -250,10 +249,7 @@ uint32_t KvSpaceOf<Memory>::fair_share() {
   constexpr uint64_t kept_ns = 100'000'000;
   const uint64_t now_ns = clock_.now_ns();
   if (now_ns < share_at_ns_.load(std::memory_order_relaxed)) return share_.load(std::memory_order_relaxed);
-  uint32_t owners = 0;
-  for (uint32_t part = 0; part < geometry_.parts; ++part)
-    owners += claims_.last_owner(part).epoch != 0 && !claims_.last_owner(part).gave_back ? 1 : 0;
-  const uint32_t share = std::max(1u, geometry_.chunks / std::max(1u, owners));
+  const uint32_t share = std::max(1u, geometry_.chunks / owners());
   share_.store(share, std::memory_order_relaxed);
   share_at_ns_.store(now_ns + kept_ns, std::memory_order_relaxed);
   return share;
@@ -305,14 +301,17 @@ bool KvSpaceOf<Memory>::free_what_nobody_owns() {
     if (before == 0) continue;
     const bool adopted = adopt(part, [&](Part& left) {
       std::vector<std::pair<uint64_t, uint64_t>> uses(geometry_.chunks);  // sum of times, blocks
+      std::vector<bool> has_kept(geometry_.chunks);
       left.each_block(0, geometry_.records, [&](const Block& block) {
+        if (is_kept(block)) has_kept[left.chunk_of(block)] = true;
         auto& [sum, blocks] = uses[left.chunk_of(block)];
         sum += block.used_unix_s;
         ++blocks;
       });
       std::vector<std::pair<uint64_t, uint32_t>> oldest;
       for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk)
-        if (uses[chunk].second != 0) oldest.push_back({uses[chunk].first / uses[chunk].second, chunk});
+        if (uses[chunk].second != 0 && !has_kept[chunk])
+          oldest.push_back({uses[chunk].first / uses[chunk].second, chunk});
       std::sort(oldest.begin(), oldest.end());
       std::vector<bool> enough(geometry_.chunks);
       for (size_t index = 0; index < (oldest.size() + 3) / 4; ++index) enough[oldest[index].second] = true;

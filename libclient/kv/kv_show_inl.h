@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// Every block there is that has not expired, until `each` returns false.
+// Every block there is that has not expired, but for the space's own, until `each` returns false.
 template <typename Memory>
 template <typename Each>
 void KvSpaceOf<Memory>::each_block(Each each) {
@@ -12,8 +12,9 @@ void KvSpaceOf<Memory>::each_block(Each each) {
   for (uint32_t part = 0; part < geometry_.parts; ++part)
     for (uint32_t index = 0; in_use(part) && index < geometry_.records; ++index) {
       Block block;
-      if (reader_.describe(part, index, &block) == Outcome::done && !block.is_expired(now) && !each(block))
-        return;
+      if (reader_.describe(part, index, &block) != Outcome::done || block.is_expired(now) || is_policy(block))
+        continue;
+      if (!each(block)) return;
     }
 }
 
@@ -67,7 +68,15 @@ Result<KvStat> KvSpaceOf<Memory>::stat() {
     stat.free_bytes -= std::min(stat.free_bytes, info.chunk_bytes);
     stat.parts.push_back(std::move(info));
   }
+  TERRACE_ASSIGN_OR_RETURN(const KvPolicy of, policy());
+  for (const KvBudget& budget : of.budgets) stat.budgets.push_back({.budget = budget});
   each_block([&](const Block& block) {
+    if (is_kept(block)) stat.kept_bytes += block.extent_bytes;
+    if (!of.budgets.empty()) {
+      const MutexLock lock(order_mutex_);
+      for (const uint16_t budget : rules_of(block).budgets)
+        if (budget < stat.budgets.size()) stat.budgets[budget].used_bytes += block.extent_bytes;
+    }
     ++stat.blocks;
     stat.block_bytes += block.bytes;
     ++stat.parts[block.part].blocks;

@@ -184,6 +184,15 @@ std::string KvSpaceBase::who(std::string_view key) {
   return "block " + shown + (key.size() > 64 ? "..." : "") + (text ? "'" : "");
 }
 
+const KvNamespace& KvSpaceBase::own_name_space() {
+  static const KvNamespace own = [] {
+    KvNamespace name_space;
+    name_space.name_ = kv::own_name_space;
+    return name_space;
+  }();
+  return own;
+}
+
 Error KvSpaceBase::not_found(std::string_view key) {
   return refuse(ErrorCode::not_found, who(key) + " is not there");
 }

@@ -6,11 +6,13 @@
 //   erase     kv_erase_inl.h: own blocks, those of parts without an owner, those that others are asked for
 //   tend      kv_tend_inl.h: what others ask for; their uses; what has expired
 //   show      kv_show_inl.h: list, stat, verify
+//   policy    kv_policy_inl.h: budgets, and what is kept
 //
 // Threads   Any. own_ and seat_ are set once, under holder_mutex_.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -21,8 +23,8 @@
 #include "libclient/coherence/holder_claims.h"
 #include "libclient/coherence/seat.h"
 #include "libclient/kv/kv_base.h"
-#include "libclient/kv/record_versions.h"
-#include "tiering/eviction/block_order.h"
+#include "libclient/kv/own_order.h"
+#include "libclient/kv/rules.h"
 
 namespace terrace {
 
@@ -40,7 +42,7 @@ class KvSpaceOf final : public KvSpaceBase {
         claims_(geometry, options_.ownership, "KV space"),
         geometry_(geometry),
         reader_(Memory(), geometry),
-        order_versions_(geometry.records),
+        order_(geometry.records),
         last_uses_(geometry.holders(), 0) {}
   ~KvSpaceOf() override;
 
@@ -64,6 +66,8 @@ class KvSpaceOf final : public KvSpaceBase {
   Result<KvVerified> verify() override;
   Result<uint64_t> evict(uint64_t bytes) override;
   Result<uint64_t> flush(const std::optional<KvNamespace>& name_space, uint64_t wait_ns) override;
+  Result<KvPolicy> policy() override;
+  Status set_policy(const KvPolicy& policy) override;
   void tend() override;
   std::optional<uint32_t> part() const override {
     return own() == nullptr ? std::nullopt : std::optional(own()->part());
@@ -84,6 +88,13 @@ class KvSpaceOf final : public KvSpaceBase {
   }
 
  private:
+  struct PolicyBlock {
+    uint64_t version = 0;  // 0: none
+    uint32_t part = 0, record = 0;
+    bool operator==(const PolicyBlock&) const = default;
+  };
+  using PolicyBlocks = std::array<PolicyBlock, 2>;
+
   bool forked() const { return !process_.is_here(); }
   Part* own() const { return own_.load(std::memory_order_acquire); }    // acquire: pairs with take_part()
   Seat* seat() const { return seat_.load(std::memory_order_acquire); }  // acquire: pairs with take_seat()
@@ -108,7 +119,6 @@ class KvSpaceOf final : public KvSpaceBase {
   bool evict_one(uint64_t* evicted_bytes);
   void fill_order(uint32_t records) TERRACE_REQUIRES(order_mutex_);
   void into_order(const Block& block) TERRACE_REQUIRES(order_mutex_);
-  void out_of_order(const Block& block, bool evicted) TERRACE_REQUIRES(order_mutex_);
   Outcome reserve(uint64_t bytes, kv::Room* room);
   bool clear_chunks(Part& part, const std::vector<bool>& chunks);
   bool clear_chunk(Part& part, uint32_t chunk);
@@ -136,6 +146,29 @@ class KvSpaceOf final : public KvSpaceBase {
   void read_uses() TERRACE_REQUIRES(tend_mutex_);
   void drop_expired(uint32_t records) TERRACE_REQUIRES(tend_mutex_);
 
+  // Policy
+  static std::string_view policy_key(size_t slot) { return slot == 0 ? "policy 0" : "policy 1"; }
+  bool is_policy(const Block& block) const;
+  std::optional<PolicyBlocks> look_for_policy();
+  void load_policy() TERRACE_REQUIRES(policy_mutex_);
+  void use_policy(KvPolicy policy);
+  std::optional<kv::PolicyText> read_policy(size_t slot);
+  Status erase_policy(size_t slot, uint64_t wait_ns);
+  Status put_own(std::string_view key, std::span<const std::byte> bytes) {
+    return put(own_name_space(), {.key = key, .bytes = bytes, .options = {.checksum = true}});
+  }
+  const kv::NamespaceRules& rules_of(const Block& block) TERRACE_REQUIRES(order_mutex_);
+  bool is_kept(const Block& block);
+  uint32_t owners() const;
+  uint64_t allowance(size_t budget) const TERRACE_REQUIRES(order_mutex_);
+  Status fit_budgets(const std::string& name_space, uint32_t tag, std::string_view key, uint64_t extent);
+  bool fits_budget(size_t budget, uint64_t extent);
+  Error over_budget(size_t budget, std::string_view key, uint64_t extent);
+  bool evict_of(size_t budget);
+  void count_budgets(uint32_t records) TERRACE_REQUIRES(tend_mutex_);
+  void end_count(size_t budget, const std::vector<uint64_t>& by_part);
+  uint64_t evict_left(Part& left, size_t budget, uint64_t bytes);
+
   std::optional<kv::Names> names(const Block& block);
   KvBlockInfo info_of(const Block& block, kv::Names names);
   template <typename Each>
@@ -155,10 +188,26 @@ class KvSpaceOf final : public KvSpaceBase {
   std::atomic<Seat*> seat_ = nullptr;
 
   Mutex order_mutex_;
-  eviction::BlockOrder order_ TERRACE_GUARDED_BY(order_mutex_);  // by record of the own part
+  kv::OwnOrder order_ TERRACE_GUARDED_BY(order_mutex_);
   uint32_t order_filled_ TERRACE_GUARDED_BY(order_mutex_) =
       0;  // records that were looked at since the take-over
-  kv::RecordVersions order_versions_ TERRACE_GUARDED_BY(order_mutex_);  // of the block in the order
+  kv::Rules rules_ TERRACE_GUARDED_BY(order_mutex_);
+  std::atomic<bool> has_rules_ = false;
+  struct BudgetCount {
+    uint64_t others = 0;   // bytes of other parts, at the last count
+    uint32_t sharers = 1;  // owners with blocks of it, with this one
+    uint64_t stays = 0;    // bytes that nobody owns and that cannot go: they are kept, or read in place
+  };
+  std::vector<BudgetCount> budget_counts_ TERRACE_GUARDED_BY(order_mutex_);
+
+  const std::array<kv::BlockKey, 2> policy_keys_ = {
+      kv::key_of(kv::namespace_hash(kv::own_name_space), policy_key(0)),
+      kv::key_of(kv::namespace_hash(kv::own_name_space), policy_key(1))};
+  Mutex policy_mutex_;
+  PolicyBlocks policy_seen_ TERRACE_GUARDED_BY(policy_mutex_);
+  std::atomic<bool> policy_known_ = false;  // looked at once
+  uint64_t policy_generation_ TERRACE_GUARDED_BY(policy_mutex_) = 0;
+
   Mutex uses_mutex_;
   uint64_t uses_ TERRACE_GUARDED_BY(uses_mutex_) = 0;
   bool uses_known_ TERRACE_GUARDED_BY(uses_mutex_) = false;
@@ -177,6 +226,8 @@ class KvSpaceOf final : public KvSpaceBase {
   uint32_t expiry_cursor_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
   uint64_t ticks_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
   uint64_t gives_again_at_ns_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
+  std::vector<std::vector<uint64_t>> counting_ TERRACE_GUARDED_BY(tend_mutex_);  // by budget, by part
+  uint64_t count_at_ TERRACE_GUARDED_BY(tend_mutex_) = 0;
   // In a forked child it is left as it is: nobody there ends the waiting that its condition variable counts.
   struct Tender {
     Mutex mutex;
@@ -397,7 +448,7 @@ void KvSpaceOf<Memory>::note_use(const Block& block) {
   if (options_.ownership == nullptr || forked()) return;
   if (own() != nullptr && block.part == own()->part()) {
     if (!order_mutex_.try_lock()) return;
-    if (order_.contains(block.record)) order_.use(block.record);
+    order_.use(block.record);
     order_mutex_.unlock();
     const auto now = static_cast<uint32_t>(now_unix_s());
     if (now - block.used_unix_s > stamp_s) own()->note_use(block, now);
@@ -465,6 +516,7 @@ Status KvSpaceOf<Memory>::take_part() {
 }  // namespace terrace
 
 #include "libclient/kv/kv_erase_inl.h"
+#include "libclient/kv/kv_policy_inl.h"
 #include "libclient/kv/kv_put_inl.h"
 #include "libclient/kv/kv_show_inl.h"
 #include "libclient/kv/kv_tend_inl.h"

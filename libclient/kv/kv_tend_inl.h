@@ -38,13 +38,18 @@ void KvSpaceOf<Memory>::start_tending() {
 template <typename Memory>
 void KvSpaceOf<Memory>::tend() {
   constexpr uint32_t records_a_tick = 4096;
-  constexpr uint64_t expiry_every = 16;
+  constexpr uint64_t expiry_every = 16, policy_every = 200;
   if (own() == nullptr || forked()) return;
   const MutexLock lock(tend_mutex_);
   do_removals();
   read_uses();
   (void)give_room();
   if (++ticks_ % expiry_every == 0) drop_expired(records_a_tick);
+  if (ticks_ % policy_every == 0 && policy_mutex_.try_lock()) {
+    load_policy();
+    policy_mutex_.unlock();
+  }
+  if (has_rules_.load(std::memory_order_relaxed)) count_budgets(records_a_tick);
   const MutexLock order_lock(order_mutex_);
   if (order_filled_ < geometry_.records) fill_order(records_a_tick);
 }
@@ -101,7 +106,7 @@ std::optional<uint32_t> KvSpaceOf<Memory>::worst_chunk() {
       order_.skip(*victim);
       return own()->chunk_of(block);
     }
-    order_.erase(*victim, false);
+    order_.drop(*victim, false);
   }
   return std::nullopt;
 }
@@ -133,7 +138,7 @@ void KvSpaceOf<Memory>::read_uses() {
         continue;
       own()->note_use(block, now);
       const MutexLock lock(order_mutex_);
-      if (order_.contains(block.record)) order_.use(block.record);
+      order_.use(block.record);
     }
   }
 }

@@ -71,6 +71,12 @@ class LossyKvSpace final : public KvSpace {
   Result<uint64_t> flush(const std::optional<KvNamespace>& name_space, uint64_t wait_ns) override {
     return survive([&] { return space_->flush(name_space, wait_ns); });
   }
+  Result<KvPolicy> policy() override {
+    return survive([&] { return space_->policy(); });
+  }
+  Status set_policy(const KvPolicy& policy) override {
+    return survive([&] { return space_->set_policy(policy); });
+  }
   void tend() override {
     if (lost_.load(std::memory_order_relaxed)) return;
     const os::LossyAccesses accesses;

@@ -122,12 +122,58 @@ py::object part_info(const KvPartInfo& of) {
                                       py::arg("chunk_bytes") = chunk_bytes));
 }
 
+py::object budget_of(const KvBudget& of) {
+  return named("KvBudget", py::dict(py::arg("namespaces") = of.namespaces, py::arg("nbytes") = of.bytes));
+}
+
+py::object policy(const KvSpaceObject& self) {
+  const auto space = self.open();
+  const KvPolicy told = take(without_gil([&] { return space->policy(); }));
+  py::list budgets, kept;
+  for (const KvBudget& budget : told.budgets) budgets.append(budget_of(budget));
+  for (const KvKept& one : told.kept)
+    kept.append(
+        named("KvKept", py::dict(py::arg("namespaces") = one.namespaces, py::arg("key") = py::bytes(one.key))));
+  return named("KvPolicy", py::dict(py::arg("budgets") = budgets, py::arg("kept") = kept));
+}
+
+KvPolicy policy_from(const py::dict& budgets, const py::iterable& kept) {
+  KvPolicy policy;
+  for (const auto& [namespaces, nbytes] : budgets)
+    policy.budgets.push_back({.namespaces = namespaces.cast<std::string>(), .bytes = nbytes.cast<uint64_t>()});
+  for (const py::handle one : kept) {
+    if (py::isinstance<py::str>(one)) {
+      policy.kept.push_back({.namespaces = one.cast<std::string>()});
+      continue;
+    }
+    const auto pair = one.cast<py::tuple>();
+    if (pair.size() != 2) throw py::cast_error();
+    policy.kept.push_back({.namespaces = pair[0].cast<std::string>(),
+                           .key = py::len(pair[1]) == 0 ? "" : std::string(kv_key(pair[1]))});
+  }
+  return policy;
+}
+
+void set_policy(const KvSpaceObject& self, const py::dict& budgets, const py::iterable& kept) {
+  const auto space = self.open();
+  KvPolicy policy;
+  try {
+    policy = policy_from(budgets, kept);
+  } catch (const py::cast_error&) {
+    throw py::type_error(
+        "budgets: a dict of namespaces and bytes; kept: namespaces, or pairs of a namespace and a key");
+  }
+  take(without_gil([&] { return space->set_policy(policy); }));
+}
+
 py::object stat(const KvSpaceObject& self) {
   const auto space = self.open();
   const KvStat told = take(without_gil([&] { return space->stat(); }));
   const auto& [data_bytes, free_bytes, blocks, block_bytes, blocks_max, max_block_bytes, coherence, checksums,
-               parts] = told;
-  py::list part_infos;
+               parts, budgets, kept_bytes] = told;
+  py::list part_infos, budget_uses;
+  for (const KvBudgetUse& use : budgets)
+    budget_uses.append(py::make_tuple(budget_of(use.budget), use.used_bytes));
   for (const KvPartInfo& part : parts) part_infos.append(part_info(part));
   const bool coherent = coherence == SpaceCoherence::coherent;
   return named("KvStat",
@@ -135,7 +181,8 @@ py::object stat(const KvSpaceObject& self) {
                         py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
                         py::arg("blocks_max") = blocks_max, py::arg("max_block_bytes") = max_block_bytes,
                         py::arg("coherence") = coherent ? "coherent" : "noncoherent",
-                        py::arg("checksums") = checksums, py::arg("parts") = part_infos));
+                        py::arg("checksums") = checksums, py::arg("parts") = part_infos,
+                        py::arg("budgets") = budget_uses, py::arg("kept_bytes") = kept_bytes));
 }
 
 py::object counters(const KvSpaceObject& self) {
@@ -208,6 +255,13 @@ void add_care(KvSpaceClass& spaces) {
       .def("stat", &stat, "How full it is, and who has which part.")
       .def("counters", &counters, "What this process did since it attached.")
       .def("verify", &verify, "Compares every block with its checksum.")
+      .def("policy", &policy, "Budgets, and what is kept.")
+      .def("set_policy", &set_policy, py::kw_only(), py::arg("budgets") = py::dict(),
+           py::arg("kept") = py::tuple(),
+           "Another policy in the place of the one there is. budgets: of namespaces, in bytes; kept: "
+           "namespaces, or pairs of "
+           "a namespace and a key, whose blocks no want of room takes. Raises InvalidArgument, Busy, "
+           "CapacityExhausted.")
       .def(
           "tend",
           [](const KvSpaceObject& self) {

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Literal, Optio
 
 from ._types import (
     CheckpointInfo, CheckpointList, CheckpointProgress, DeviceInfo, DeviceUse, Restored,
-    KvBlockInfo, KvCounters, KvStat, KvVerified,
+    KvBlockInfo, KvCounters, KvPolicy, KvStat, KvVerified,
     LeaseInfo, LeaseNotice, PoolInfo, Residency, TensorIdentity, TensorPoolStatistics, TensorStatistics,
 )
 
@@ -1028,6 +1028,15 @@ class KvSpace:
 
     def verify(self) -> KvVerified:
         """Compares every block with its checksum."""
+
+    def policy(self) -> KvPolicy:
+        """Budgets, and what is kept."""
+
+    def set_policy(self, *, budgets: Dict[str, int] = {}, kept: Iterable[Union[str, Tuple[str, KvKey]]] = ()) -> None:
+        """Another policy in the place of the one there is. budgets: of namespaces, in bytes; kept: namespaces, or
+        pairs of a namespace and a key, whose blocks no want of room takes. Raises InvalidArgument, Busy,
+        CapacityExhausted.
+        """
 
     def tend(self) -> None:
         """Does what other processes wait for; with tends_itself=False, for one that makes no other call."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is told about leases, pools and tensors: plain values, as they were when asked."""
 
-from typing import TYPE_CHECKING, Dict, List, NamedTuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Tuple
 
 if TYPE_CHECKING:
     from ._terrace import Tensor
@@ -306,8 +306,30 @@ class KvPartInfo(NamedTuple):
     chunk_bytes: int
 
 
+class KvBudget(NamedTuple):
+    """How many bytes the blocks of a namespace, and of all whose names begin with it and a "/", may have."""
+
+    namespaces: str
+    nbytes: int
+
+
+class KvKept(NamedTuple):
+    """What no want of room takes. key: one block of the namespace called namespaces; b"": all, as in KvBudget."""
+
+    namespaces: str
+    key: bytes = b""
+
+
+class KvPolicy(NamedTuple):
+    """An operator's word, which the space has until there is another one."""
+
+    budgets: List[KvBudget]
+    kept: List[KvKept]
+
+
 class KvStat(NamedTuple):
-    """How full a KV space is. free_bytes: in chunks that no part has."""
+    """How full a KV space is. free_bytes: in chunks that no part has. budgets: pairs of a KvBudget and the bytes in use.
+    kept_bytes: of blocks that the policy keeps."""
 
     data_bytes: int
     free_bytes: int
@@ -318,6 +340,8 @@ class KvStat(NamedTuple):
     coherence: str
     checksums: bool
     parts: List[KvPartInfo]
+    budgets: List[Tuple[KvBudget, int]]
+    kept_bytes: int
 
 
 class KvCounters(NamedTuple):

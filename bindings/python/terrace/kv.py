@@ -13,8 +13,9 @@ docs/python.md of the sources has the rest.
 
 from ._terrace import KvSpace, KvView, KvWrite
 from ._terrace import kv_namespace as namespace
-from ._types import KvBlockInfo, KvCounters, KvPartInfo, KvStat, KvVerified
+from ._types import KvBlockInfo, KvBudget, KvCounters, KvKept, KvPartInfo, KvPolicy, KvStat, KvVerified
 
 __all__ = [
-    "KvBlockInfo", "KvCounters", "KvPartInfo", "KvSpace", "KvStat", "KvVerified", "KvView", "KvWrite", "namespace",
+    "KvBlockInfo", "KvBudget", "KvCounters", "KvKept", "KvPartInfo", "KvPolicy", "KvSpace", "KvStat", "KvVerified", "KvView", "KvWrite",
+    "namespace",
 ]

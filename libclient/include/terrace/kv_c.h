@@ -180,6 +180,27 @@ terrace_code terrace_kv_evict(terrace_kv* kv, uint64_t bytes, uint64_t* erased);
 terrace_code terrace_kv_flush(terrace_kv* kv, const char* name_space, uint64_t wait_ns, uint64_t* erased);
 terrace_code terrace_kv_flush_all(terrace_kv* kv, uint64_t wait_ns, uint64_t* erased);
 
+/* ---- an operator's policy: KvPolicy of kv_space.h ---- */
+
+/* Of a namespace, and of all whose names begin with it and a "/". */
+struct terrace_kv_budget {
+  const char* namespaces;
+  uint64_t bytes;
+  uint64_t used_bytes; /* told; not looked at by terrace_kv_set_policy() */
+};
+struct terrace_kv_kept {
+  const char* namespaces;
+  const void* key;
+  size_t key_bytes; /* 0: all blocks, of namespaces as above; else this one, of the namespace called so */
+};
+/* In the place of the policy there is. TERRACE_BUSY: all parts are owned, or an owner did not give up the older one yet. */
+terrace_code terrace_kv_set_policy(terrace_kv* kv, const struct terrace_kv_budget* budgets, size_t budget_count,
+                                   const struct terrace_kv_kept* kept, size_t kept_count);
+/* Looks at all blocks. The arrays are valid until this thread's next call of it. */
+terrace_code terrace_kv_get_policy(terrace_kv* kv, const struct terrace_kv_budget** budgets,
+                                   size_t* budget_count, const struct terrace_kv_kept** kept,
+                                   size_t* kept_count);
+
 /* ---- information: KvBlockInfo, KvStat, KvCounters and KvVerified of kv_space.h ---- */
 
 /* `size` of a struct behind a pointer is the size that the library has filled. */
@@ -215,6 +236,7 @@ struct terrace_kv_stat {
   int checksums;
   const struct terrace_kv_part_info* const* parts;
   size_t part_count;
+  uint64_t kept_bytes; /* of blocks that the policy keeps */
 };
 
 /* Since this holder attached. */

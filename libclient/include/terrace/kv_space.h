@@ -55,6 +55,7 @@ class KvNamespace {
   bool operator==(const KvNamespace&) const = default;
 
  private:
+  friend class KvSpaceBase;  // the library's own: the space's policy has a namespace that no caller can name
   std::string name_;
 };
 
@@ -149,6 +150,27 @@ struct KvPut {
   KvPutOptions options = {};
 };
 
+// How many bytes the blocks of some namespaces may have, extents with names: of the one that is called `namespaces`, and of
+// those whose names begin with it and a "/". Empty: of all. "team-a" is a tenant's budget, "team-a/llama" a model's.
+struct KvBudget {
+  std::string namespaces;
+  uint64_t bytes = 0;
+  bool operator==(const KvBudget&) const = default;
+};
+// What no want of room takes: a block, if `key` is not empty, of the namespace called `namespaces`; else all blocks of
+// `namespaces`, as in KvBudget. Of a chain the last block keeps those before it.
+struct KvKept {
+  std::string namespaces;
+  std::string key = {};
+  bool operator==(const KvKept&) const = default;
+};
+// An operator's word, which the space has until there is another one. At most 256 of each.
+struct KvPolicy {
+  std::vector<KvBudget> budgets = {};
+  std::vector<KvKept> kept = {};
+  bool operator==(const KvPolicy&) const = default;
+};
+
 struct KvBlockInfo {
   std::string name_space;
   std::string key;
@@ -170,6 +192,11 @@ struct KvPartInfo {
   uint64_t chunk_bytes = 0;  // of the data, that it has now
 };
 
+struct KvBudgetUse {
+  KvBudget budget;
+  uint64_t used_bytes = 0;
+};
+
 struct KvStat {
   uint64_t data_bytes = 0;
   uint64_t free_bytes = 0;  // in chunks of no part
@@ -180,6 +207,8 @@ struct KvStat {
   SpaceCoherence coherence = SpaceCoherence::coherent;
   bool checksums = false;
   std::vector<KvPartInfo> parts = {};
+  std::vector<KvBudgetUse> budgets = {};
+  uint64_t kept_bytes = 0;  // of blocks that the policy keeps
 };
 
 // What this holder did since it attached.
@@ -234,9 +263,9 @@ class KvSpace {
   virtual Result<KvView> view(const KvNamespace& name_space, std::string_view key) = 0;
 
   // Errors    already_exists      somebody has put it: as good as done
-  //           capacity_exhausted  no room now: what is there is read in place, or belongs to holders that live and
-  //                               give none
-  //           limit_exceeded      longer than the space's max_block_bytes
+  //           capacity_exhausted  no room now, in the space or in a budget: what is there is read in place or kept, or
+  //                               belongs to holders that live and give none
+  //           limit_exceeded      longer than the space's max_block_bytes, or than a budget
   //           busy                all parts are owned
   //           permission_denied   attached to read only
   virtual Status put(const KvNamespace& name_space, const KvPut& put) = 0;
@@ -257,12 +286,21 @@ class KvSpace {
   virtual KvCounters counters() const = 0;
   // Compares every block with its checksum, if it has one, and its name with its directory entry.
   virtual Result<KvVerified> verify() = 0;
-  // Has the blocks that were not used for longest erased, until `bytes` are gone. Returns how many blocks are.
+  // Has the blocks that were not used for longest and are not kept erased, until `bytes` are gone. Returns how many blocks are.
   virtual Result<uint64_t> evict(uint64_t bytes) = 0;
   // Erases all blocks of one namespace, or all; those of other holders at their next tend(). Returns how many are
   // gone; `busy` beside it: some are left after wait_ns, read in place or their owner stopped.
   virtual Result<uint64_t> flush(const std::optional<KvNamespace>& name_space,
                                  uint64_t wait_ns = 5'000'000'000) = 0;
+
+  // Budgets, and what is kept. Each holder hears of another policy within some seconds. A holder that is new learns what others have of a
+  // budget in its first seconds; until then it takes an equal share at most. An owner that is stopped gives nothing up.
+  virtual Result<KvPolicy> policy() = 0;
+  // In the place of the one there is.
+  // Errors    invalid_argument  an entry makes no sense; says which
+  //           busy              all parts are owned, or an owner did not give up the older policy yet
+  //           capacity_exhausted  no room for it; permission_denied  attached to read only
+  virtual Status set_policy(const KvPolicy& policy) = 0;
 
   // Does what others wait for; see KvAttachOptions::tends_itself.
   virtual void tend() = 0;

@@ -97,6 +97,31 @@ class Verbs:
         self.assertEqual(evicted, {"evicted": 3, "wanted_bytes": 3 * MIB})
         self.assertEqual(len(self.keys(where)), 7)  # any three: uses are known to some seconds
 
+    def test_a_policy_is_shown_changed_and_kept(self):
+        where = self.new_space()
+        self.assertEqual(self.kv("policy", where).json, {"budgets": [], "kept": [], "kept_bytes": 0})
+        self.kv("policy", where, "--budget", "a=64K", "--budget", "a/b=1M", "--keep", "shared", "--namespace", "n", "--keep-key", "0x00ff")
+        self.kv("put", where, "--key", "k", "--namespace", "shared/x", stdin="kept")
+        for number in range(40):
+            self.kv("put", where, "--key", f"k{number}", "--namespace", "a/c", stdin="x" * 4000)
+        shown = self.kv("policy", where).json
+        self.assertEqual([(one["namespaces"], one["bytes"]) for one in shown["budgets"]], [("a", 65536), ("a/b", 1 << 20)])
+        self.assertEqual(shown["kept"], [{"namespaces": "shared", "key": ""}, {"namespaces": "n", "key": "0x00ff"}])
+        self.assertEqual(self.kv("stat", where).json["budgets"], shown["budgets"])
+        self.assertTrue(50000 < shown["budgets"][0]["used_bytes"] <= 65536, shown)
+        self.assertGreater(shown["kept_bytes"], 0)
+        self.kv("evict", where, "1G")
+        self.assertEqual(self.keys(where), ["k"])
+        self.kv("flush", where, "--all")
+        after = self.kv("policy", where, "--no-budget", "a", "--no-keep", "shared", "--no-keep-key", "0x00ff", "--namespace", "n").json
+        self.assertEqual(after, {"budgets": [{"namespaces": "a/b", "bytes": 1 << 20, "used_bytes": 0}], "kept": [], "kept_bytes": 0})
+        self.error("policy", where, "--no-budget", "a", code=NOT_FOUND, contains="no budget of 'a'")
+        self.error("policy", where, "--no-keep", "a", code=NOT_FOUND, contains="kept")
+        self.error("policy", where, "--budget", "a", code=USAGE, contains="NAMESPACES=SIZE")
+        self.error("policy", where, "--budget", "a=0", code=USAGE, contains="is 0")
+        self.error("policy", where, "--budget", "a=many", code=USAGE, contains="many")
+        self.assertEqual(self.kv("policy", where).json, after)
+
     def test_a_ttl_ends(self):
         where = self.new_space()
         self.kv("put", where, "--key", "soon", "--ttl", "1s", stdin="x")

@@ -262,6 +262,28 @@ class InAFile(unittest.TestCase):
         space.tend()
         space.health()
 
+    def test_a_policy_is_what_was_said(self):
+        with kv.KvSpace.open(self.path, namespace="team/model") as space:
+            self.assertEqual(space.policy(), kv.KvPolicy([], []))
+            space.set_policy(budgets={"team": 64 << 10}, kept=["shared", ("team/model", b"k\0")])
+            for number in range(100):
+                space.put(f"k{number}", bytes(4000))
+            self.assertEqual(space.policy(), kv.KvPolicy([kv.KvBudget("team", 64 << 10)], [kv.KvKept("shared"), kv.KvKept("team/model", b"k\0")]))
+            ((budget, used),) = space.stat().budgets
+            self.assertEqual(budget.nbytes, 64 << 10)
+            self.assertTrue(50000 < used <= budget.nbytes, used)
+            self.assertEqual(space.stat().kept_bytes, 0)
+            space.put(b"k\0", bytes(100))
+            self.assertGreater(space.stat().kept_bytes, 0)
+            with self.assertRaisesRegex(terrace.InvalidArgument, "is 0"):
+                space.set_policy(budgets={"a": 0})
+            with self.assertRaises(TypeError):
+                space.set_policy(budgets={"a": "much"})
+        with kv.KvSpace.open(self.path) as again:
+            self.assertEqual(len(again.policy().kept), 2)
+            again.set_policy()
+            self.assertEqual(again.policy(), kv.KvPolicy([], []))
+
     def test_a_full_space_makes_room(self):
         block = os.urandom(256 * KIB)
         for number in range(200):  # 50 MiB into less than 32

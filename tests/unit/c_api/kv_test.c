@@ -204,6 +204,28 @@ static void everything_is_told(terrace_kv* writer, terrace_kv* reader) {
   MUST(terrace_kv_health(writer));
 }
 
+static void a_policy_is_what_was_said(terrace_kv* writer, terrace_kv* reader) {
+  const struct terrace_kv_budget said[] = {{"n", 1 << 20, 0}, {NULL, 1 << 30, 0}};
+  const struct terrace_kv_kept stays[] = {{"n", NULL, 0}, {"", "k\0", 2}};
+  MUST(terrace_kv_set_policy(writer, said, 2, stays, 2));
+  const struct terrace_kv_budget* budgets = NULL;
+  const struct terrace_kv_kept* kept = NULL;
+  size_t budget_count = 0, kept_count = 0;
+  MUST(terrace_kv_get_policy(reader, &budgets, &budget_count, &kept, &kept_count));
+  CHECK(budget_count == 2 && strcmp(budgets[0].namespaces, "n") == 0 && budgets[0].bytes == 1 << 20);
+  CHECK(budgets[0].used_bytes > 0 && budgets[1].used_bytes > budgets[0].used_bytes);
+  CHECK(kept_count == 2 && kept[0].key_bytes == 0 && kept[1].key_bytes == 2 && memcmp(kept[1].key, "k", 2) == 0);
+  struct terrace_kv_stat stat = {.size = sizeof stat};
+  MUST(terrace_kv_get_stat(reader, &stat));
+  CHECK(stat.kept_bytes > 0 && stat.kept_bytes <= budgets[0].used_bytes);
+  CHECK_FAILS(terrace_kv_set_policy(writer, said, 1, NULL, 1), TERRACE_INVALID_ARGUMENT, "kept is NULL");
+  const struct terrace_kv_budget none[] = {{"n", 0, 0}};
+  CHECK_FAILS(terrace_kv_set_policy(writer, none, 1, NULL, 0), TERRACE_INVALID_ARGUMENT, "is 0");
+  MUST(terrace_kv_set_policy(writer, NULL, 0, NULL, 0));
+  MUST(terrace_kv_get_policy(reader, &budgets, &budget_count, &kept, &kept_count));
+  CHECK(budget_count == 0 && kept_count == 0);
+}
+
 static void erased_and_flushed(terrace_kv* writer, terrace_kv* reader) {
   MUST(terrace_kv_erase(reader, "n", "big", 3, 5 * second));
   CHECK_FAILS(terrace_kv_erase(reader, "n", "big", 3, second), TERRACE_NOT_FOUND, "");
@@ -254,6 +276,7 @@ void kv_tests(void) {
   several_at_once(writer, reader);
   in_place(writer, reader);
   everything_is_told(writer, reader);
+  a_policy_is_what_was_said(writer, reader);
   erased_and_flushed(writer, reader);
 
   /* In any order: what was taken from a space keeps it, and its memory. */
