@@ -14,12 +14,6 @@
 namespace terrace::bench {
 namespace {
 
-volatile sig_atomic_t interrupted = 0;
-
-void note_interrupt(int) {
-  interrupted = 1;
-}
-
 Error failed(ErrorCode code, std::string text) {
   return {code, 0, "workers", std::move(text)};
 }
@@ -37,18 +31,6 @@ uint64_t longest_pause_ns(SharedRun& run) {
 }
 
 }  // namespace
-
-InterruptsCaught::InterruptsCaught() {
-  struct sigaction action {};
-  action.sa_handler = note_interrupt;
-  ::sigaction(SIGINT, &action, &before_[0]);
-  ::sigaction(SIGTERM, &action, &before_[1]);
-}
-
-InterruptsCaught::~InterruptsCaught() {
-  ::sigaction(SIGINT, &before_[0], nullptr);
-  ::sigaction(SIGTERM, &before_[1], nullptr);
-}
 
 Workers::Workers(SharedRun& run, uint64_t seed, uint64_t stuck_after_ns)
     : run_(run),
@@ -91,7 +73,7 @@ Result<uint64_t> Workers::run_all(uint64_t kill_every) {
 }
 
 Status Workers::check_progress(uint64_t done) {
-  if (interrupted != 0) return failed(ErrorCode::cancelled, "interrupted");
+  if (was_interrupted()) return failed(ErrorCode::cancelled, "interrupted");
   const uint64_t now = monotonic_ns();
   if (done != last_done_) {
     last_done_ = done;

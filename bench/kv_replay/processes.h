@@ -2,28 +2,16 @@
 // The workers as processes: started, killed at random, followed by successors.
 #pragma once
 
-#include <signal.h>
 #include <sys/types.h>
 
 #include <vector>
 
+#include "bench/kv_replay/interrupts.h"
 #include "bench/kv_replay/shared_run.h"
 #include "core/base/prng.h"
 #include "core/base/result.h"
 
 namespace terrace::bench {
-
-// SIGINT and SIGTERM end the workers while this lives, and let the bench clean up.
-class InterruptsCaught {
- public:
-  InterruptsCaught();
-  ~InterruptsCaught();
-  InterruptsCaught(const InterruptsCaught&) = delete;
-  InterruptsCaught& operator=(const InterruptsCaught&) = delete;
-
- private:
-  struct sigaction before_[2] = {};
-};
 
 // Errors    unavailable  no process can be started, a worker ended by itself with an
 //                        error, or nothing was done for the time limit, beyond the trace's own pauses
