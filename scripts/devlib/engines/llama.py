@@ -57,10 +57,10 @@ def _lacks() -> str:
 
 
 LLAMA = Engine(
-    name="llama", about="llama.cpp with libggml-terrace.so (bindings/ggml)",
+    name="llama", about="llama.cpp with libggml-terrace.so (bindings/ggml); its prompt cache in a KV space",
     packages=(f"npm node-llama-cpp@{NODE}", f"npm @node-llama-cpp/linux-x64@{NODE}", f"pip llama-cpp-python=={PYTHON}",
               "pip gguf==0.19.0"),
     install=_install, prepare=_prepare, lacks=_lacks,
-    targets=("terrace", "terraced", "terrace_ggml", "terrace_malloc", "terrace_heap_preload"),
+    targets=("terrace", "terraced", "terrace_ggml", "terrace_malloc", "terrace_heap_preload", "terrace_python"),
     definitions=lambda folder: (f"-DTERRACE_GGML_SOURCE={folder / 'source'}",),
-    tests=("tests/engines/llama/llama_test.py",), bench="tests/engines/llama/bench.py")
+    tests=("tests/engines/llama/llama_test.py", "tests/engines/llama/cache_test.py"), bench="tests/engines/llama/bench.py")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens a second of llama.cpp with its weights in DDR, a quarter of them there, under `terrace run`, and mapped from a disk;
-the time to the first token of a second process. Runs of all cases in turn; medians, with the lowest and highest."""
+the time to the first token of a second process, and where a prompt is restored from a KV space. Runs of all cases in turn;
+medians, with the lowest and highest."""
 
 import argparse
 import json
@@ -11,6 +12,7 @@ import statistics
 import subprocess
 import sys
 
+import cache_bench
 import support
 from terrace_harness import Harness
 
@@ -103,7 +105,7 @@ def main() -> int:
     if bounded.path is None:
         print("no memory cgroup can be made here: nothing is mapped from a disk with less memory")
     runs = {case: [] for case in cases}
-    with Harness(devices={"a": "2G"}, mount=False, name="llama-bench") as service:
+    with Harness(devices={"a": "3G"}, mount=False, name="llama-bench") as service:
         service.start()
         service.create_pool("p")
         size = os.path.getsize(model)
@@ -114,9 +116,10 @@ def main() -> int:
         for _ in range(asked.repeat):
             for case in cases:
                 runs[case].append(from_disk(model, bounded, options) if case == CASES[-1] else one(case, service, model, options))
+        restored = cache_bench.measure(service, model, asked.repeat)
     bounded.close()
     same = {tuple(run["tokens"]) for found in runs.values() for run in found}
-    result = {"model_bytes": size, "repeat": asked.repeat, "load_average": os.getloadavg()[1], "same_tokens": len(same) == 1,
+    result = {"model_bytes": size, "repeat": asked.repeat, "load_average": os.getloadavg()[1], "same_tokens": len(same) == 1, **restored,
               "cases": {case: {name: median(found, name) for name in ("load_s", "first_token_s", "prompt_per_s", "tokens_per_s")}
                         for case, found in runs.items()}}
     print(f"model {size >> 20} MiB, {asked.repeat} runs of each, load average {result['load_average']:.1f}, tokens "
@@ -124,6 +127,8 @@ def main() -> int:
     for case, figures in result["cases"].items():
         print(f"{case:41} " + "  ".join(f"{name} {one['median']:.2f} ({one['lowest']:.2f} to {one['highest']:.2f})"
                                        for name, one in figures.items()))
+    for name, value in restored.items():
+        print(f"{name:41} {value:.3f}")
     if asked.json:
         pathlib.Path(asked.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0 if result["same_tokens"] else 1

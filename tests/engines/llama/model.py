@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A llama model of random weights as a GGUF file, by gguf-py: `model.py FILE [--width N] [--layers N] [--type f16|q8_0]`."""
+"""A llama model of random weights as a GGUF file, by gguf-py: `model.py FILE [--width N] [--layers N] [--type f16|q8_0] [--seed N]`."""
 
 import argparse
 import pathlib
@@ -10,8 +10,8 @@ import numpy
 WORDS = 1024
 
 
-def write(path: pathlib.Path, width: int, layers: int, kind: str) -> None:
-    chance = numpy.random.default_rng(7)
+def write(path: pathlib.Path, width: int, layers: int, kind: str, seed: int) -> None:
+    chance = numpy.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_context_length(2048)
     writer.add_embedding_length(width)
@@ -64,8 +64,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--type", default="f16", choices=("f16", "q8_0"))
+    parser.add_argument("--seed", type=int, default=7)
     asked = parser.parse_args()
-    write(asked.file, asked.width, asked.layers, asked.type)
+    write(asked.file, asked.width, asked.layers, asked.type, asked.seed)
 
 
 if __name__ == "__main__":
