@@ -12,7 +12,7 @@
 namespace terrace::bench::kv {
 
 void give_up(const std::string& what) {
-  std::fprintf(stderr, "bench_kv_space: %s\n", what.c_str());
+  std::fprintf(stderr, "bench: %s\n", what.c_str());
   std::_Exit(1);  // what it started ends with it (processes.h)
 }
 
