@@ -36,19 +36,24 @@ class Engine:
     def complete(self, order: dict) -> dict:
         prompt = order["prompt"]
         llama_cpp.llama_perf_context_reset(self.llama._ctx.ctx)
-        begin, first, pieces = time.monotonic(), 0.0, []
+        begin, self.first_token_s, pieces = time.monotonic(), None, []
+        self.llama.sample = lambda **named: self.sampled(begin, type(self.llama).sample(self.llama, **named))
         more = {"logprobs": 3} if self.llama._logits_all else {}
         for piece in self.llama.create_completion(prompt, max_tokens=order.get("tokens", 16), temperature=0.0, repeat_penalty=1.0,
                                                   stream=True, **more):
-            first = first or time.monotonic() - begin
             pieces.append(piece["choices"][0])
         perf = llama_cpp.llama_perf_context(self.llama._ctx.ctx)
         made = self.llama._input_ids.tolist()
         logprobs = [piece["logprobs"]["token_logprobs"] for piece in pieces if piece["logprobs"]]
         # llama.cpp counts tokens of a batch of one as generated ones.
         return {"tokens": made[len(prompt):], "prompt_kept": made[:len(prompt)] == prompt, "evaluated": perf.n_p_eval + perf.n_eval,
-                "first_token_s": first, "logprobs": logprobs,
+                "first_token_s": self.first_token_s, "logprobs": logprobs,
                 "prompt_scores": self.llama._scores[:len(prompt) - 1].sum(axis=1).tolist() if more else []}
+
+    def sampled(self, begin: float, token: int) -> int:
+        """Notes when the first one came: a piece of text may need several."""
+        self.first_token_s = self.first_token_s or time.monotonic() - begin
+        return token
 
     def counts(self, _order: dict) -> dict:
         space = self.cache.space.counters()
