@@ -18,7 +18,9 @@ namespace terrace::python {
 
 namespace py = pybind11;
 
-// Throws the exception of the error's code, with its whole text (terrace/_errors.py).
+// The exception of the error's code, with its whole text (terrace/_errors.py).
+py::object exception_of(const Error& error);
+// Throws it.
 [[noreturn]] void raise(const Error& error);
 
 template <typename Value>

@@ -12,10 +12,14 @@ void stay_until_exit() noexcept {
   while (true) pause();
 }
 
-void raise(const Error& error) {
+py::object exception_of(const Error& error) {
   const py::object make = py::module_::import("terrace._errors").attr("of");
-  const py::object exception = make(static_cast<int>(error.code), error.to_string(), error.os_errno,
-                                    error.where == nullptr ? "" : error.where);
+  return make(static_cast<int>(error.code), error.to_string(), error.os_errno,
+              error.where == nullptr ? "" : error.where);
+}
+
+void raise(const Error& error) {
+  const py::object exception = exception_of(error);
   PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
   throw py::error_already_set();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvSpace: finding blocks, reading them by copy and in place.
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "bindings/python/kv/kv.h"
@@ -124,6 +125,35 @@ py::list get_many(const KvSpaceObject& self, const py::object& keys, const py::o
   return blocks;
 }
 
+py::list get_many_into(const KvSpaceObject& self, const py::object& blocks, bool raises,
+                       const py::object& name_space) {
+  const auto space = self.open();
+  const KvNamespace names = kv_namespace(self, name_space);
+  const py::tuple items(py::isinstance<py::dict>(blocks) ? py::object(blocks.attr("items")()) : blocks);
+  std::vector<py::tuple> pairs;  // keep keys and buffers
+  std::deque<Bytes> rooms;
+  std::vector<KvGet> gets;
+  for (const py::handle item : items) {
+    pairs.emplace_back(py::reinterpret_borrow<py::object>(item));
+    if (pairs.back().size() != 2) raise_invalid("blocks are pairs of a key and a buffer");
+    rooms.emplace_back(py::object(pairs.back()[1]), true);
+    gets.push_back({.key = kv_key(pairs.back()[0]), .into = rooms.back().get()});
+  }
+  const std::vector<Result<uint64_t>> got = without_gil([&] { return space->get_many(names, gets); });
+  py::list lengths(got.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i].ok())
+      lengths[i] = py::int_(*got[i]);
+    else if (kv_is_missing(got[i].error()))
+      lengths[i] = py::none();
+    else if (raises)
+      raise(got[i].error());
+    else
+      lengths[i] = exception_of(got[i].error());
+  }
+  return lengths;
+}
+
 KvViewObject view(const KvSpaceObject& self, const py::object& key, const py::object& name_space) {
   const auto space = self.open();
   const KvNamespace names = kv_namespace(self, name_space);
@@ -204,6 +234,12 @@ void add_kv_reads(KvSpaceClass& spaces) {
            "Copies the block to the begin of a buffer, and gives its length; None: it is not there.")
       .def("get_many", &get_many, py::arg("keys"), py::kw_only(), py::arg("namespace") = py::none(),
            "As get() of each, at once.")
+      .def(
+          "get_many_into", &get_many_into, py::arg("blocks"), py::kw_only(), py::arg("raises") = true,
+          py::arg("namespace") = py::none(),
+          "As get_into() of each, at once, of a dict or of pairs of key and buffer. Raises what the first that "
+          "failed would have, once all were tried; raises=False: gives the exception in the place of its "
+          "answer.")
       .def("view", &view, py::arg("key"), py::kw_only(), py::arg("namespace") = py::none(),
            "The block in place, which stays as it is until the view and all over it are let go. "
            "Raises NotFound, LimitExceeded.");

@@ -36,7 +36,7 @@ bool put(const KvSpaceObject& self, const py::object& key, const py::object& dat
 }
 
 py::list put_many(const KvSpaceObject& self, const py::object& blocks, const py::object& parent, bool chain,
-                  uint64_t ttl_s, const py::object& wait, const py::object& checksum,
+                  uint64_t ttl_s, const py::object& wait, const py::object& checksum, bool raises,
                   const py::object& name_space) {
   const auto space = self.open();
   const KvNamespace names = kv_namespace(self, name_space);
@@ -54,7 +54,13 @@ py::list put_many(const KvSpaceObject& self, const py::object& blocks, const py:
   }
   const std::vector<Status> done = without_gil([&] { return space->put_many(names, puts); });
   py::list answers;
-  for (const Status& status : done) answers.append(py::bool_(was_put(status)));
+  for (const Status& status : done) {
+    const bool failed = !status.ok() && status.error().code != ErrorCode::already_exists;
+    if (failed && !raises)
+      answers.append(exception_of(status.error()));
+    else
+      answers.append(py::bool_(was_put(status)));
+  }
   return answers;
 }
 
@@ -170,9 +176,10 @@ void add_kv_writes(KvSpaceClass& spaces) {
           "block before it in the prompt; ttl_s: seconds until it is gone by itself. Raises CapacityExhausted.")
       .def("put_many", &put_many, py::arg("blocks"), py::kw_only(), py::arg("parent") = py::none(),
            py::arg("chain") = false, py::arg("ttl_s") = 0, py::arg("wait") = 0.05,
-           py::arg("checksum") = py::none(), py::arg("namespace") = py::none(),
+           py::arg("checksum") = py::none(), py::arg("raises") = true, py::arg("namespace") = py::none(),
            "As put() of each, at once, of a dict or of pairs of key and data. chain: each is the parent of the "
-           "next one. Raises what the first that failed would have, once all were tried.")
+           "next one. Raises what the first that failed would have, once all were tried; raises=False: gives "
+           "the exception in the place of its answer.")
       .def("reserve", &reserve, py::arg("key"), py::arg("nbytes"), py::kw_only(),
            py::arg("parent") = py::none(), py::arg("ttl_s") = 0, py::arg("wait") = 0.05,
            py::arg("checksum") = py::none(), py::arg("namespace") = py::none(),

@@ -978,6 +978,14 @@ class KvSpace:
     def get_many(self, keys: Iterable[KvKey], *, namespace: Optional[str] = None) -> List[Optional[bytes]]:
         """As get() of each, at once."""
 
+    def get_many_into(
+        self, blocks: Union[Dict[KvKey, Buffer], Iterable[Tuple[KvKey, Buffer]]], *, raises: bool = True, namespace:
+        Optional[str] = None
+    ) -> List[Union[int, None, Exception]]:
+        """As get_into() of each, at once, of a dict or of pairs of key and buffer. Raises what the first that failed
+        would have, once all were tried; raises=False: gives the exception in the place of its answer.
+        """
+
     def view(self, key: KvKey, *, namespace: Optional[str] = None) -> KvView:
         """The block in place, which stays as it is until the view and all over it are let go. Raises NotFound,
         LimitExceeded.
@@ -993,11 +1001,12 @@ class KvSpace:
 
     def put_many(
         self, blocks: Union[Dict[KvKey, Buffer], Iterable[Tuple[KvKey, Buffer]]], *, parent: Optional[KvKey] = None,
-        chain: bool = False, ttl_s: int = 0, wait: Optional[float] = 0.05, checksum: Optional[bool] = None, namespace:
-        Optional[str] = None
-    ) -> List[bool]:
+        chain: bool = False, ttl_s: int = 0, wait: Optional[float] = 0.05, checksum: Optional[bool] = None, raises:
+        bool = True, namespace: Optional[str] = None
+    ) -> List[Union[bool, Exception]]:
         """As put() of each, at once, of a dict or of pairs of key and data. chain: each is the parent of the next
-        one. Raises what the first that failed would have, once all were tried.
+        one. Raises what the first that failed would have, once all were tried; raises=False: gives the exception
+        in the place of its answer.
         """
 
     def reserve(

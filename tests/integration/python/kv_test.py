@@ -59,6 +59,24 @@ class InAFile(unittest.TestCase):
         self.addCleanup(self.space.close)
         self.addCleanup(gc.collect)
 
+    def test_one_of_a_batch_that_fails_says_so_in_its_place(self):
+        space = self.space
+        blocks = [("first", b"1"), ("large", bytes(8 * MIB)), ("last", b"3")]
+        with self.assertRaises(terrace.LimitExceeded):
+            space.put_many(blocks)
+        self.assertEqual(space.exists(["first", "large", "last"]), [True, False, True])
+        first, large, last = space.put_many(blocks, raises=False)
+        self.assertEqual((first, type(large), last), (False, terrace.LimitExceeded, False))
+        space.put("long", b"1234")
+        rooms = [("first", bytearray(1)), ("long", bytearray(3)), ("gone", bytearray(1)), ("last", bytearray(1))]
+        with self.assertRaisesRegex(terrace.InvalidArgument, "4 bytes"):
+            space.get_many_into(rooms)
+        one, long, gone, three = space.get_many_into(rooms, raises=False)
+        self.assertEqual((one, type(long), gone, three), (1, terrace.InvalidArgument, None, 1))
+        self.assertEqual((rooms[0][1], rooms[3][1]), (b"1", b"3"))
+        with self.assertRaises(BufferError):
+            space.get_many_into([("first", b"1")])  # read-only
+
     def test_put_and_got(self):
         space = self.space
         self.assertEqual((space.get("k"), space.namespace, space.part), (None, "n", None))
@@ -94,6 +112,9 @@ class InAFile(unittest.TestCase):
         self.assertEqual(space.exists([]), [])
         self.assertEqual(space.prefix(iter(["a", "b", "c", "d"])), 2)
         self.assertEqual(space.get_many(["d", "c", "a"]), [b"4444", None, b"1"])
+        rooms = {key: bytearray(6) for key in "dca"}
+        self.assertEqual(space.get_many_into(rooms), [4, None, 1])
+        self.assertEqual(list(rooms.values()), [b"4444\0\0", bytes(6), b"1" + bytes(5)])
         told = {block.key: block for block in space.list()}
         self.assertEqual(sorted(told), [b"a", b"b", b"d"])
         self.assertEqual((told[b"d"].namespace, told[b"d"].nbytes, told[b"d"].has_parent), ("n", 4, True))
@@ -105,8 +126,9 @@ class InAFile(unittest.TestCase):
         for key in (17, None, bytearray(b"a")):
             with self.assertRaisesRegex(TypeError, "a key is"):
                 space.get(key)
-        with self.assertRaisesRegex(terrace.InvalidArgument, "pairs"):
-            space.put_many([("a", b"1", 2)])
+        for call in (space.put_many, space.get_many_into):
+            with self.assertRaisesRegex(terrace.InvalidArgument, "pairs"):
+                call([("a", bytearray(1), 2)])
         for key in ("", b"k" * 513):
             with self.assertRaises(terrace.InvalidArgument):
                 space.get(key)
