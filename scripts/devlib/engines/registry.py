@@ -2,7 +2,8 @@
 """All engines, by name. A new one is a file beside this one and a line here."""
 
 from devlib.engines.llama import LLAMA
+from devlib.engines.lmcache import LMCACHE
 from devlib.engines.mooncake import MOONCAKE
 from devlib.engines.wheel import WHEEL
 
-ENGINES = {engine.name: engine for engine in (LLAMA, MOONCAKE, WHEEL)}
+ENGINES = {engine.name: engine for engine in (LLAMA, LMCACHE, MOONCAKE, WHEEL)}

@@ -22,14 +22,16 @@ OPERATORS = {"__enter__", "__exit__", "__len__", "__iter__", "__contains__", "__
 
 
 def modules():
-    """The package and all its modules, but adapters of engines that are not installed here."""
+    """The package and all its modules, but plug-ins of engines that are not installed."""
     yield terrace
     for found in pkgutil.walk_packages(terrace.__path__, "terrace."):
         try:
-            yield importlib.import_module(found.name)
-        except ImportError:
-            if not found.name.startswith("terrace.engines."):
+            module = importlib.import_module(found.name)
+        except ModuleNotFoundError as missing:
+            if not found.name.startswith("terrace.engines.") or str(missing.name).startswith("terrace"):
                 raise
+            continue
+        yield module
 
 
 def said(thing):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters of engines that serve models; each module imports its engine."""
+"""Plug-ins of programs that serve models, each in a module of its own."""
