@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tier of vLLM's KV cache in a KV space (docs/operations/vllm.md).
+
+vLLM copies blocks between its own KV cache and its CPU tier, and asks the tiers behind that for what it lacks. TerraceTier is one of
+those: it puts blocks of the CPU tier into a KV space, where other engines and later ones find them, and copies them back. TerraceConnector
+is vLLM's OffloadingConnector; it tells the tier which model this is, which vLLM's interface of tiers does not.
+
+Threads: the scheduler's thread calls; it only looks keys up. Blocks are copied by threads of the tier.
+Errors: wrong configuration raises when the engine starts. Later nothing is raised: a block is missed, or not put.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import time
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.logger import init_logger
+from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingCounterMetadata, OffloadingGaugeMetadata,
+                                     RequestOffloadingContext)
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+import terrace
+from terrace import kv
+from terrace.engines import vllm_names as names
+
+__all__ = ["TerraceConnector", "TerraceTier"]
+
+logger = init_logger("vllm.terrace")  # below vLLM's own, so that it is written where that is
+
+STATS_SECONDS = 2.0
+WARN_SECONDS = 60.0
+_METRIC = "vllm:kv_offload_terrace_"
+_GAUGES = {
+    "up": "Whether the KV space's memory is there: 0 once its lease ended.",
+    "space_bytes": "Bytes that the KV space has for blocks.",
+    "free_bytes": "Bytes of the KV space that nobody has.",
+    "blocks": "Blocks in the KV space, of all engines and namespaces.",
+}
+_COUNTERS = {
+    "puts": "Blocks that this engine put, as they were not there.",
+    "puts_refused": "Blocks that found no room in the KV space.",
+    "hit_bytes": "Bytes read from the KV space.",
+    "evicted": "Blocks that this engine evicted from the KV space.",
+    "expired": "Blocks of this engine whose time was over.",
+}
+
+
+class TerraceConnector(OffloadingConnector):
+    """OffloadingConnector with TerraceTier among its tiers."""
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        tiers = [tier for tier in extra.get("secondary_tiers", ()) if tier.get("type") == TerraceTier.__name__]
+        if not tiers:
+            raise ValueError("TerraceConnector has no tier: kv_connector_extra_config needs secondary_tiers with "
+                             '{"type": "TerraceTier", "module_path": "terrace.engines.vllm", "lease": LABEL}')
+        names.check_hashes(vllm_config.cache_config.prefix_caching_hash_algo)
+        for tier in tiers:
+            if tier.get("variant") is None:
+                tier["variant"] = names.model_identity(vllm_config)
+        super().__init__(vllm_config, role, kv_cache_config)
+
+
+class TerraceTier(SecondaryTierManager):
+    medium = Medium.CPU
+    cache_hit_source = CacheHitSource.EXTERNAL_UNSPECIFIED  # beside HOST, the CPU tier, in vLLM's statistics
+
+    def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None, *, lease=None, path=None,
+                 socket="", tenant="", variant=None, layout_version="", ttl_s=0, wait_s=0.05, read_threads=4, write_threads=2,
+                 locality=None, **unknown):
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        if unknown:
+            raise ValueError(f"the tier {tier_type} has no option {', '.join(sorted(unknown))}; it has lease or path, socket, tenant, "
+                             "variant, layout_version, ttl_s, wait_s, read_threads, write_threads, locality, backpressure")
+        if (lease is None) == (path is None):
+            raise ValueError(f"the tier {tier_type} needs one of lease (its label or number) and path (of a file with a KV space)")
+        names.check_texts(tier_type, path=path or "", lease=str(lease) if type(lease) is int else lease or "", socket=socket, tenant=tenant,
+                          layout_version=layout_version)
+        if variant is None:
+            raise ValueError(f"the tier {tier_type} cannot tell which model this is: use kv_connector TerraceConnector with "
+                             "kv_connector_module_path terrace.engines.vllm, or give the tier variant, a text of your own that "
+                             "changes whenever weights or configuration do")
+        names.check_numbers(tier_type, ttl_s=ttl_s, wait_s=wait_s, read_threads=read_threads, write_threads=write_threads)
+        self.locality = None if locality is None else Locality(locality)
+        self._options = {"ttl_s": ttl_s, "wait": wait_s}
+        self._session, self._space, tenant = self._open(lease, path, socket, tenant)
+        self._name_space = None  # once vLLM's hashes are known, which is after this
+        self._name_of = lambda keys: names.name_space(offloading_spec, tenant=tenant, variant=variant, layout_version=layout_version,
+                                                      row_bytes=self._block_size_bytes, keys=keys)
+        self._name_of("")  # whether it is short enough
+        self._lost = False
+        self._blocks = primary_kv_view.cast("B")
+        self._failed = {}  # by request: blocks that were found, but not copied; looked up again and again otherwise
+        self._jobs, self._finished = {}, collections.deque()
+        self._warned, self._stats_at, self._counted = -WARN_SECONDS, 0.0, self._space.counters()
+        self._readers = concurrent.futures.ThreadPoolExecutor(read_threads, "terrace_read")
+        self._writers = concurrent.futures.ThreadPoolExecutor(write_threads, "terrace_write")
+
+    def _open(self, lease, path, socket, tenant):
+        where = f"lease {lease!r}" if path is None else path
+        session = None
+        try:
+            if path is not None:
+                space = kv.KvSpace.open(path)
+            else:
+                session = terrace.Session(socket, tenant=tenant, client_name="vllm")
+                space = kv.KvSpace.attach(session.attach(lease))
+            stat = space.stat()
+        except terrace.Error as error:
+            raise RuntimeError(f"no KV space for the tier {self.tier_type} in {where}: {error}. To make one: terrace lease grant --mode "
+                               f"shared_coherent, then terrace kv format WHERE --block {self._block_size_bytes}") from error
+        if self._block_size_bytes > stat.max_block_bytes:
+            raise RuntimeError(f"a block of this engine has {self._block_size_bytes} bytes, the KV space in {where} takes "
+                               f"{stat.max_block_bytes} at most: format it with --max-block {self._block_size_bytes}, or set fewer "
+                               "blocks_per_chunk")
+        return session, space, tenant or (session.tenant if session else "")
+
+    # -- the scheduler's questions
+
+    def lookup(self, key, req_context) -> LookupResult:
+        if key in self._failed.get(req_context.req_id, ()) or not self._ready():
+            return LookupResult.MISS
+        try:
+            return LookupResult.HIT if self._space.exists((key,), namespace=self._name_space)[0] else LookupResult.MISS
+        except terrace.Error as error:
+            self._note(error)
+            return LookupResult.MISS
+
+    def on_new_request(self, req_context) -> RequestOffloadingContext:
+        self._failed[req_context.req_id] = set()
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context) -> None:
+        self._failed.pop(req_context.req_id, None)
+
+    # -- copies
+
+    def submit_store(self, job_metadata) -> None:
+        parents = names.parents(job_metadata.req_context, job_metadata.keys)
+        self._begin(self._writers, self._store, job_metadata, list(zip(job_metadata.keys, map(int, job_metadata.chunk_ids), parents)))
+
+    def submit_load(self, job_metadata) -> None:
+        self._begin(self._readers, self._load, job_metadata, list(zip(job_metadata.keys, map(int, job_metadata.chunk_ids))))
+
+    def _begin(self, threads, copy, job, blocks):
+        self._jobs[job.job_id] = threads.submit(self._run, copy, job, blocks)
+
+    def _run(self, copy, job, blocks):
+        """Every job ends, however: the blocks of one that does not stay pinned in the CPU tier."""
+        begin, done = time.monotonic(), []
+        try:
+            if self._ready():
+                for block in blocks:
+                    if copy(*block):
+                        done.append(block[0])
+        except Exception as error:  # noqa: BLE001
+            self._note(error)
+        whole = len(done) == len(blocks)
+        self._finished.append((job, JobResult(
+            job_id=job.job_id, success=whole, successful_keys=tuple(done) if done and job.is_promotion and not whole else None,
+            transfer_time=time.monotonic() - begin, transfer_bytes=len(done) * self._block_size_bytes)))
+
+    def _row(self, chunk):
+        return self._blocks[chunk * self._block_size_bytes:(chunk + 1) * self._block_size_bytes]
+
+    def _store(self, key, chunk, parent) -> bool:
+        try:
+            self._space.put(key, self._row(chunk), parent=parent, namespace=self._name_space, **self._options)  # False: it is there
+            return True
+        except (terrace.CapacityExhausted, terrace.Busy) as error:
+            self._note(error)
+            return False
+
+    def _load(self, key, chunk) -> bool:
+        try:
+            return self._space.get_into(key, self._row(chunk), namespace=self._name_space) == self._block_size_bytes
+        except (terrace.Corrupt, terrace.InvalidArgument) as error:
+            self._note(error)
+            return False
+
+    def get_finished_jobs(self):
+        results = []
+        while self._finished:
+            job, result = self._finished.popleft()
+            self._jobs.pop(job.job_id, None)
+            if job.is_promotion and not result.success and job.req_context.req_id in self._failed:
+                self._failed[job.req_context.req_id].update(set(job.keys).difference(result.successful_keys or ()))
+            results.append(result)
+        return results
+
+    def drain_jobs(self) -> None:
+        concurrent.futures.wait(list(self._jobs.values()))
+
+    # -- the end
+
+    def _ready(self) -> bool:
+        if self._name_space is None and not self._lost:
+            seed = names.keys_identity()
+            if seed is None:
+                self._lost = True
+                logger.error("The tier %s is off: %s", self.tier_type, names.UNSTABLE)
+            else:
+                self._name_space = self._name_of(seed)
+                logger.info("The tier %s uses the namespace %s", self.tier_type, self._name_space)
+        return not self._lost
+
+    def _note(self, error) -> None:
+        if isinstance(error, terrace.LeaseLost):
+            if not self._lost:
+                self._lost = True
+                logger.error("The tier %s is off, the engine goes on without it: %s", self.tier_type, error)
+        elif time.monotonic() - self._warned >= WARN_SECONDS:
+            self._warned = time.monotonic()
+            logger.warning("The tier %s missed or did not put blocks: %s", self.tier_type, error)
+
+    def shutdown(self) -> None:
+        for threads in (self._readers, self._writers):
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._blocks.release()
+        self._space.close()
+        if self._session is not None:
+            self._session.close()
+
+    # -- statistics
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config) -> dict:
+        return {_METRIC + name: kind(documentation=text) for kind, texts in
+                ((OffloadingGaugeMetadata, _GAUGES), (OffloadingCounterMetadata, _COUNTERS)) for name, text in texts.items()}
+
+    def get_stats(self):
+        if time.monotonic() - self._stats_at < STATS_SECONDS:
+            return None
+        self._stats_at = time.monotonic()
+        stats = OffloadingConnectorStats()
+        counted = self._space.counters()
+        for name in _COUNTERS:
+            if new := getattr(counted, name) - getattr(self._counted, name):
+                stats.increase_counter(_METRIC + name, new)
+        self._counted = counted
+        with contextlib.suppress(terrace.Error):
+            stat = self._space.stat()
+            for name, value in (("space_bytes", stat.data_bytes), ("free_bytes", stat.free_bytes), ("blocks", stat.blocks)):
+                stats.set_gauge(_METRIC + name, value)
+        stats.set_gauge(_METRIC + "up", int(not self._lost))
+        return stats
