@@ -82,10 +82,10 @@ class Engine:
             time.sleep(0.001)
         return {}
 
-    def forget(self):
+    def forget(self, cpu_tier=True):
         """The engine's own blocks, and those of its CPU tier."""
         self.settle()
-        return {"done": self.llm.reset_prefix_cache(reset_connector=True)}
+        return {"done": self.llm.reset_prefix_cache(reset_connector=cpu_tier)}
 
     def counters(self):
         return {**self.tier()._space.counters()._asdict(), "namespace": self.tier()._name_space}
@@ -114,7 +114,7 @@ class Engine:
         """Blocks that are found, but cannot be copied: every second one."""
         tier, turn = self.tier(), itertools.count()
         if fails:
-            tier._load = lambda key, chunk: next(turn) % 2 == 0 and type(tier)._load(tier, key, chunk)
+            tier._load = lambda blocks: [key for key in type(tier)._load(tier, blocks) if next(turn) % 2 == 0]
         else:
             del tier._load
         return {}
@@ -153,7 +153,12 @@ def serve(connection):
         answer({"error": f"{type(error).__name__}: {error}"})
 
 
+def dies_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def main():
+    dies_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(sys.argv[1])
@@ -163,7 +168,7 @@ def main():
             if os.fork() == 0:
                 server.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # with the process that it was forked from
+                dies_with_parent()
                 serve(connection)
                 os._exit(0)
             connection.close()

@@ -115,6 +115,17 @@ class InAFile(unittest.TestCase):
         rooms = {key: bytearray(6) for key in "dca"}
         self.assertEqual(space.get_many_into(rooms), [4, None, 1])
         self.assertEqual(list(rooms.values()), [b"4444\0\0", bytes(6), b"1" + bytes(5)])
+        rooms = [bytearray(6) for _ in range(3)]
+        self.assertEqual(space.get_many_into(zip("dca", rooms)), [4, None, 1])
+        self.assertEqual(rooms, [b"4444\0\0", bytes(6), b"1\0\0\0\0\0"])
+        self.assertEqual(space.get_many_into({}), [])
+        with self.assertRaisesRegex(terrace.InvalidArgument, "pairs"):
+            space.get_many_into([("a", rooms[0], 2)])
+        with self.assertRaisesRegex(terrace.InvalidArgument, "4"):  # and the others are there all the same
+            space.get_many_into({"d": bytearray(1), "b": rooms[1]})
+        self.assertEqual(rooms[1], b"22\0\0\0\0")
+        with self.assertRaises(BufferError):
+            space.get_many_into([("a", b"immutable")])
         told = {block.key: block for block in space.list()}
         self.assertEqual(sorted(told), [b"a", b"b", b"d"])
         self.assertEqual((told[b"d"].namespace, told[b"d"].nbytes, told[b"d"].has_parent), ("n", 4, True))

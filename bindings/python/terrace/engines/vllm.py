@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import time
 
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
@@ -32,6 +33,7 @@ logger = init_logger("vllm.terrace")  # below vLLM's own, so that it is written 
 
 STATS_SECONDS = 2.0
 WARN_SECONDS = 60.0
+WAIT_AGAIN_SECONDS = 1.0
 _METRIC = "vllm:kv_offload_terrace_"
 _GAUGES = {
     "up": "Whether the KV space's memory is there: 0 once its lease ended.",
@@ -58,7 +60,7 @@ class TerraceConnector(OffloadingConnector):
             raise ValueError("TerraceConnector has no tier: kv_connector_extra_config needs secondary_tiers with "
                              '{"type": "TerraceTier", "module_path": "terrace.engines.vllm", "lease": LABEL}')
         names.check_hashes(vllm_config.cache_config.prefix_caching_hash_algo)
-        for tier in tiers:
+        for tier in tiers if role == KVConnectorRole.SCHEDULER else ():  # whose process has the tiers
             if tier.get("variant") is None:
                 tier["variant"] = names.model_identity(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)
@@ -85,7 +87,7 @@ class TerraceTier(SecondaryTierManager):
                              "changes whenever weights or configuration do")
         names.check_numbers(tier_type, ttl_s=ttl_s, wait_s=wait_s, read_threads=read_threads, write_threads=write_threads)
         self.locality = None if locality is None else Locality(locality)
-        self._options = {"ttl_s": ttl_s, "wait": wait_s}
+        self._ttl_s, self._wait_s, self._refused_at = ttl_s, wait_s, -WAIT_AGAIN_SECONDS
         self._session, self._space, tenant = self._open(lease, path, socket, tenant)
         self._name_space = None  # once vLLM's hashes are known, which is after this
         self._name_of = lambda keys: names.name_space(offloading_spec, tenant=tenant, variant=variant, layout_version=layout_version,
@@ -116,6 +118,8 @@ class TerraceTier(SecondaryTierManager):
             raise RuntimeError(f"a block of this engine has {self._block_size_bytes} bytes, the KV space in {where} takes "
                                f"{stat.max_block_bytes} at most: format it with --max-block {self._block_size_bytes}, or set fewer "
                                "blocks_per_chunk")
+        logger.info("The tier %s has blocks of %d bytes in %s, which has room for %d bytes", self.tier_type, self._block_size_bytes, where,
+                    stat.data_bytes)
         return session, space, tenant or (session.tenant if session else "")
 
     # -- the scheduler's questions
@@ -153,9 +157,7 @@ class TerraceTier(SecondaryTierManager):
         begin, done = time.monotonic(), []
         try:
             if self._ready():
-                for block in blocks:
-                    if copy(*block):
-                        done.append(block[0])
+                done = copy(blocks)
         except Exception as error:  # noqa: BLE001
             self._note(error)
         whole = len(done) == len(blocks)
@@ -166,20 +168,36 @@ class TerraceTier(SecondaryTierManager):
     def _row(self, chunk):
         return self._blocks[chunk * self._block_size_bytes:(chunk + 1) * self._block_size_bytes]
 
-    def _store(self, key, chunk, parent) -> bool:
-        try:
-            self._space.put(key, self._row(chunk), parent=parent, namespace=self._name_space, **self._options)  # False: it is there
-            return True
-        except (terrace.CapacityExhausted, terrace.Busy) as error:
-            self._note(error)
-            return False
+    # Both copy many blocks a call: between calls they would wait for the interpreter's lock, which the scheduler has.
 
-    def _load(self, key, chunk) -> bool:
+    def _store(self, blocks) -> list:
+        done = []
+        for run in names.chains(blocks):
+            # While others give no room, not each of hundreds of blocks waits for it.
+            wait = self._wait_s if time.monotonic() - self._refused_at >= WAIT_AGAIN_SECONDS else 0
+            try:
+                self._space.put_many([(key, self._row(chunk)) for key, chunk, _ in run], parent=run[0][2], chain=True, ttl_s=self._ttl_s,
+                                     wait=wait, namespace=self._name_space)
+                done += [key for key, _, _ in run]  # also those that were there
+            except (terrace.CapacityExhausted, terrace.Busy) as error:
+                self._refused_at = time.monotonic()
+                self._note(error)
+        return done
+
+    def _load(self, blocks) -> list:
+        keys, rows = [key for key, _ in blocks], [self._row(chunk) for _, chunk in blocks]
         try:
-            return self._space.get_into(key, self._row(chunk), namespace=self._name_space) == self._block_size_bytes
+            lengths = self._space.get_many_into(zip(keys, rows), namespace=self._name_space)
+        except (terrace.Corrupt, terrace.InvalidArgument):  # one of them; which?
+            lengths = [self._length_of(key, row) for key, row in zip(keys, rows)]
+        return [key for key, length in zip(keys, lengths) if length == self._block_size_bytes]
+
+    def _length_of(self, key, row):
+        try:
+            return self._space.get_into(key, row, namespace=self._name_space)
         except (terrace.Corrupt, terrace.InvalidArgument) as error:
             self._note(error)
-            return False
+            return None
 
     def get_finished_jobs(self):
         results = []

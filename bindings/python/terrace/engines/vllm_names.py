@@ -15,12 +15,13 @@ from vllm.v1.kv_offload.base import get_offload_group_idx
 
 from terrace import kv
 
-__all__ = ["UNSTABLE", "check_hashes", "check_numbers", "check_texts", "keys_identity", "model_identity", "name_space", "parents"]
+__all__ = ["UNSTABLE", "chains", "check_hashes", "check_numbers", "check_texts", "keys_identity", "model_identity", "name_space", "parents"]
 
 UNSTABLE = ("vLLM's hashes of blocks begin with a random number of this process, so that no other engine finds them: use "
             "--prefix-caching-hash-algo sha256_cbor (or sha256), or set PYTHONHASHSEED to the same number for all engines")
 _STABLE = ("sha256", "sha256_cbor")
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+RUN_MAX = 64
 _PIECES, _PIECE_BYTES = 256, 4096  # of each file of weights
 
 
@@ -28,14 +29,26 @@ def parents(req_context, keys) -> list:
     """The key of the block before each in its prompt, or None: a prompt's beginning stays longest in the space. vLLM tells the
     ends of all blocks of a request, also of those that the engine itself still has."""
     ends = dict(getattr(req_context, "_offload_key_positions", None) or {key: req_context.get_offload_key_position(key) for key in keys})
-    chains = {}  # by group: (end, key), in order
+    groups = {}  # (end, key), in order
     for key, end in ends.items():
-        chains.setdefault(get_offload_group_idx(key), []).append((end or 0, key))
+        groups.setdefault(get_offload_group_idx(key), []).append((end or 0, key))
     before = {}
-    for chain in chains.values():
+    for chain in groups.values():
         chain.sort()
         before.update({key: earlier for (_, earlier), (_, key) in zip(chain, chain[1:])})
     return [before.get(key) for key in keys]
+
+
+def chains(blocks):
+    """Runs of (key, chunk, parent) of which each is the parent of the next one, and which wait for room together."""
+    run = []
+    for block in blocks:
+        if run and (block[2] != run[-1][0] or len(run) == RUN_MAX):
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run
 
 
 def check_hashes(algorithm: str) -> None:
