@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between memory of this process and memory of a lease, or two leases.
+//
+// Where hosts have no coherent caches, the source's lines are dropped from this host's caches before they are read, and
+// the target's are written back after they were written. A line at the edge of a target, of which only a part is
+// written, is fetched anew before: the rest of it may be newer in the memory.
+//
+// A lease that ends during a copy is an error.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bindings/nixl/job.h"
+#include "bindings/nixl/leased_memory.h"
+
+namespace terrace::nixl {
+
+struct Copy {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t bytes = 0;
+  bool acquire = false;  // `from` is memory without coherent caches
+  bool publish = false;  // `to` is
+};
+
+// false: a lease behind one side has ended.
+bool copy_all(const Copy* first, size_t count);
+// This host's stores reach the memory; its next loads ask the memory. Nothing where the lease has ended.
+void publish(const std::byte* memory, size_t bytes);
+void acquire(const std::byte* memory, size_t bytes);
+
+class CopyJob final : public Job {
+ public:
+  // `keep`: what must stay mapped meanwhile.
+  CopyJob(std::vector<Copy> copies, std::vector<std::shared_ptr<MappedLease>> keep);
+  bool is_small() const override { return small_; }
+  bool waits() const override { return false; }
+
+ private:
+  nixl_status_t run(size_t task) override;
+
+  std::vector<Copy> copies_;
+  std::vector<std::pair<size_t, size_t>> parts_;  // of copies_: first, count
+  std::vector<std::shared_ptr<MappedLease>> keep_;
+  bool small_ = false;
+};
+
+}  // namespace terrace::nixl
