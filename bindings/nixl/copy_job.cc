@@ -14,31 +14,24 @@ namespace {
 constexpr size_t task_bytes = 1 << 20;  // what is copied before others are looked at
 constexpr size_t small_bytes =
     256 << 10;  // copied in less time than a thread needs to wake up and be waited for
-constexpr uintptr_t line_bytes = 64;
 constexpr uint32_t publish_operation = 1, acquire_operation = 2;
 
 // Lines that a range touches.
 void for_lines(uint32_t operation, const std::byte* memory, size_t bytes) {
   if (bytes == 0) return;
   const auto address = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t first = address & ~(line_bytes - 1);
+  const uintptr_t first = address & ~(cache_line_bytes - 1);
   // The call wants a descriptor and does not use it.
   lmcache_shared_l1_visibility_v1("noncoherent", operation, 0, reinterpret_cast<void*>(first), 0,
                                   address + bytes - first, 0);
 }
 
-void acquire_edges(const std::byte* memory, size_t bytes) {
-  const auto first = reinterpret_cast<uintptr_t>(memory), end = first + bytes;
-  if (first % line_bytes != 0) for_lines(acquire_operation, memory, 1);
-  if (end % line_bytes != 0) for_lines(acquire_operation, memory + bytes - 1, 1);
-}
-
-void copy_one(const Copy& one) {
-  if (one.acquire) for_lines(acquire_operation, one.from, one.bytes);
-  if (one.publish) acquire_edges(one.to, one.bytes);
-  std::memcpy(one.to, one.from, one.bytes);
-  if (one.publish) for_lines(publish_operation, one.to, one.bytes);
-}
+struct Lines {
+  void acquire(const std::byte* at, size_t bytes) const { for_lines(acquire_operation, at, bytes); }
+  void acquire_edge(const std::byte* at) const { for_lines(acquire_operation, at, 1); }
+  void publish(const std::byte* at, size_t bytes) const { for_lines(publish_operation, at, bytes); }
+  void copy(std::byte* to, const std::byte* from, size_t bytes) const { std::memcpy(to, from, bytes); }
+};
 
 std::vector<Copy> in_pieces(std::vector<Copy> copies) {
   if (std::ranges::all_of(copies, [](const Copy& one) { return one.bytes <= task_bytes; })) return copies;
@@ -59,7 +52,7 @@ std::vector<Copy> in_pieces(std::vector<Copy> copies) {
 
 bool copy_all(const Copy* first, size_t count) {
   return os::guarded([&] {
-    for (const Copy* one = first; one != first + count; ++one) copy_one(*one);
+    for (const Copy* one = first; one != first + count; ++one) copy_by(Lines(), *one);
   });
 }
 

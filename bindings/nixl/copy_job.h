@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between memory of this process and memory of a lease, or two leases.
-//
-// Where hosts have no coherent caches, the source's lines are dropped from this host's caches before they are read, and
-// the target's are written back after they were written. A line at the edge of a target, of which only a part is
-// written, is fetched anew before: the rest of it may be newer in the memory.
-//
-// A lease that ends during a copy is an error.
+// Copies (copy.h) between memory of this process and memory of a lease, or of two. A lease that ends meanwhile is an error.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/nixl/copy.h"
 #include "bindings/nixl/job.h"
 #include "bindings/nixl/leased_memory.h"
 
 namespace terrace::nixl {
-
-struct Copy {
-  std::byte* to = nullptr;
-  const std::byte* from = nullptr;
-  size_t bytes = 0;
-  bool acquire = false;  // `from` is memory without coherent caches
-  bool publish = false;  // `to` is
-};
 
 // false: a lease behind one side has ended.
 bool copy_all(const Copy* first, size_t count);

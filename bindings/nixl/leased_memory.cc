@@ -161,7 +161,9 @@ Result<std::shared_ptr<MappedLease>> LeasedMemory::map_lease(uint64_t id) {
   auto memory = std::make_shared<MappedLease>();
   auto lease = attach(std::to_string(id), LeaseAccess::read_write);
   memory->writable = lease.ok();
-  if (!lease.ok() && lease.error().code == ErrorCode::permission_denied)
+  // Of a lease of mode shared_read_only one process writes; to the others it is busy.
+  if (!lease.ok() &&
+      (lease.error().code == ErrorCode::permission_denied || lease.error().code == ErrorCode::busy))
     lease = attach(std::to_string(id), LeaseAccess::read_only);
   if (!lease.ok()) return std::move(lease).error();
   memory->lease = std::move(lease).value();
