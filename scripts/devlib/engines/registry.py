@@ -4,8 +4,9 @@
 from devlib.engines.llama import LLAMA
 from devlib.engines.lmcache import LMCACHE
 from devlib.engines.mooncake import MOONCAKE
+from devlib.engines.nixl import NIXL
 from devlib.engines.sglang import SGLANG
 from devlib.engines.vllm import VLLM
 from devlib.engines.wheel import WHEEL
 
-ENGINES = {engine.name: engine for engine in (LLAMA, LMCACHE, MOONCAKE, SGLANG, VLLM, WHEEL)}
+ENGINES = {engine.name: engine for engine in (LLAMA, LMCACHE, MOONCAKE, NIXL, SGLANG, VLLM, WHEEL)}
