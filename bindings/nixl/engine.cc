@@ -185,12 +185,12 @@ nixl_status_t Engine::peer_lives(const std::string& agent) const {
 
 nixl_status_t Engine::notify(const std::string& agent, const std::string& message) const {
   if (agent == localAgent) {
-    inbox_.add(agent, message);
+    inbox_.add({agent, message, {}});
     return NIXL_SUCCESS;
   }
   const auto to = channel(agent);
   if (to == nullptr) return fail(NIXL_ERR_NOT_FOUND, "the metadata of agent " + agent + " was not loaded");
-  noncoherent_.publish_all();
+  if (settings_.publishes) noncoherent_.publish_all();
   const Status sent = to->send(message);
   if (sent.ok()) return NIXL_SUCCESS;
   const bool gone = sent.error().code == ErrorCode::unavailable;
@@ -198,13 +198,20 @@ nixl_status_t Engine::notify(const std::string& agent, const std::string& messag
               "agent " + agent + ": " + sent.error().to_string());
 }
 
+void Engine::tell_written(const std::string& agent, const std::vector<WrittenRange>& ranges) const {
+  const auto to = ranges.empty() ? nullptr : channel(agent);
+  if (to != nullptr) to->enclose(to_enclosure(ranges), to_enclosure({WrittenRange{}}));
+}
+
 nixl_status_t Engine::genNotif(const std::string& agent, const std::string& message) const {
   return notify(agent, message);
 }
 
 nixl_status_t Engine::getNotifs(notif_list_t& all) {
-  all = inbox_.take();
-  if (!all.empty()) noncoherent_.acquire_all();
+  for (Notification& one : inbox_.take()) {
+    noncoherent_.acquire(one.enclosure);
+    all.emplace_back(std::move(one.agent), std::move(one.message));
+  }
   return NIXL_SUCCESS;
 }
 

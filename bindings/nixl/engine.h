@@ -21,6 +21,11 @@
 
 namespace terrace::nixl {
 
+struct Prepared {
+  std::shared_ptr<Job> job = nullptr;
+  std::vector<WrittenRange> written = {};  // what the other agent is told with the next notification
+};
+
 class Engine final : public nixlBackendEngine {
  public:
   explicit Engine(const nixlBackendInitParams* parameters);
@@ -63,12 +68,13 @@ class Engine final : public nixlBackendEngine {
   nixl_status_t register_memory(const nixlBlobDesc& memory, Registration& made);
   std::string load_object(Registration& loaded, const std::string& words);
   nixl_status_t prepare_copies(bool writes, const nixl_meta_dlist_t& local, const nixl_meta_dlist_t& remote,
-                               std::shared_ptr<Job>& job) const;
+                               Prepared& made) const;
   nixl_status_t prepare_objects(bool writes, const nixl_meta_dlist_t& local, const nixl_meta_dlist_t& remote,
-                                std::shared_ptr<Job>& job) const;
+                                Prepared& made) const;
   std::shared_ptr<Channel> channel(const std::string& agent) const;
   nixl_status_t peer_lives(const std::string& agent) const;
   nixl_status_t notify(const std::string& agent, const std::string& message) const;
+  void tell_written(const std::string& agent, const std::vector<WrittenRange>& ranges) const;
 
   Settings settings_;
   // The interface makes const what changes these: posting, checking, notifying.

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/nixl/registrations.h"
 
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
 #include <cctype>
 
 #include "bindings/nixl/copy_job.h"
@@ -10,6 +14,17 @@ namespace terrace::nixl {
 namespace {
 
 constexpr size_t shown_bytes_max = 100;
+
+// Another agent may say anything: only lines of what is registered are touched.
+void acquire_written(const Registration& one, const WrittenRange& written) {
+  const auto* const memory = reinterpret_cast<const std::byte*>(one.address);
+  if (written.lease == 0) return acquire(memory, one.bytes);
+  if (written.lease != one.leased->lease->id().value) return;
+  const uint64_t begin = std::max(written.offset, one.leased->offset);
+  const uint64_t written_end = written.offset + std::min(written.bytes, UINT64_MAX - written.offset);
+  const uint64_t end = std::min(written_end, one.leased->offset + one.bytes);
+  if (begin < end) acquire(memory + (begin - one.leased->offset), end - begin);
+}
 
 }  // namespace
 
@@ -28,9 +43,31 @@ void NoncoherentMemory::publish_all() {
   for (const Registration* one : all_) publish(reinterpret_cast<const std::byte*>(one->address), one->bytes);
 }
 
-void NoncoherentMemory::acquire_all() {
+void NoncoherentMemory::acquire(const std::string& enclosure) {
   const MutexLock lock(mutex_);
-  for (const Registration* one : all_) acquire(reinterpret_cast<const std::byte*>(one->address), one->bytes);
+  for (size_t at = 0; at + sizeof(WrittenRange) <= enclosure.size(); at += sizeof(WrittenRange)) {
+    WrittenRange written;
+    std::memcpy(&written, enclosure.data() + at, sizeof written);
+    for (const Registration* one : all_) acquire_written(*one, written);
+  }
+}
+
+std::string to_enclosure(const std::vector<WrittenRange>& ranges) {
+  std::string words(ranges.size() * sizeof(WrittenRange), '\0');
+  if (!ranges.empty()) std::memcpy(words.data(), ranges.data(), words.size());
+  return words;
+}
+
+std::vector<WrittenRange> merged(std::vector<WrittenRange> ranges) {
+  std::ranges::sort(ranges, {}, [](const WrittenRange& one) { return std::pair(one.lease, one.offset); });
+  std::vector<WrittenRange> all;
+  for (const WrittenRange& one : ranges) {
+    if (all.empty() || all.back().lease != one.lease || all.back().offset + all.back().bytes < one.offset)
+      all.push_back(one);
+    else
+      all.back().bytes = std::max(all.back().bytes, one.offset + one.bytes - all.back().offset);
+  }
+  return all;
 }
 
 nixl_status_t status_of(const Error& error) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "backend/backend_engine.h"
 #include "bindings/nixl/leased_memory.h"
@@ -36,14 +37,25 @@ struct Registration : nixlBackendMD {
   std::string refusal = {};                // why it cannot be reached; empty: it can
 };
 
-// The memory of this process that lies in leases without coherent caches: what others wrote there is read anew after a
-// notification, what this program stored there is written back before one.
+// What a transfer wrote to memory of another agent, which reads these lines anew once it is notified. Agents of hosts
+// without coherent caches enclose it with the next notification.
+struct WrittenRange {
+  uint64_t lease = 0;  // 0: anything may have been written
+  uint64_t offset = 0, bytes = 0;
+};
+std::string to_enclosure(const std::vector<WrittenRange>& ranges);
+// In order, those that touch as one.
+std::vector<WrittenRange> merged(std::vector<WrittenRange> ranges);
+
+// The memory of this process that lies in leases without coherent caches.
 class NoncoherentMemory {
  public:
   void add(const Registration& one);
   void remove(const Registration& one);
+  // What this program stored there reaches the memory.
   void publish_all();
-  void acquire_all();
+  // What others wrote there, as they say, is asked of the memory.
+  void acquire(const std::string& enclosure);
 
  private:
   Mutex mutex_;

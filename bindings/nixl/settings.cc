@@ -16,8 +16,9 @@ struct Name {
   const char* name;
   const char* fallback;
 };
-constexpr Name names[] = {{"socket", ""}, {"space", ""},  {"namespace", "nixl"}, {"existing", "replace"},
-                          {"ttl_s", "0"}, {"leases", ""}, {"threads", ""},       {"listen", ""}};
+constexpr Name names[] = {{"socket", ""},          {"space", ""},   {"namespace", "nixl"},
+                          {"existing", "replace"}, {"ttl_s", "0"},  {"leases", ""},
+                          {"stores", "published"}, {"threads", ""}, {"listen", ""}};
 constexpr uint64_t threads_limit = 64;
 
 std::string environment_name(std::string_view name) {
@@ -54,7 +55,8 @@ uint32_t usual_threads() {
 }
 
 std::string unknown_name(const Parameters& parameters) {
-  for (const auto& [name, value] : parameters) {
+  for (const auto& given : parameters) {
+    const std::string& name = given.first;
     if (std::ranges::any_of(names, [&](const Name& known) { return name == known.name; })) continue;
     std::string all;
     for (const Name& known : names) all += (all.empty() ? "" : ", ") + std::string(known.name);
@@ -75,6 +77,9 @@ std::string read_settings(const Parameters& parameters, Settings& settings) {
   settings.name_space = value("namespace");
   settings.leases = split(value("leases"));
   settings.listen = value("listen");
+  const std::string stores = value("stores");
+  if (stores != "published" && stores != "explicit") return "stores=" + stores + ": published or explicit";
+  settings.publishes = stores == "published";
   const std::string existing = value("existing"), ttl = value("ttl_s"), threads = value("threads");
   if (existing != "replace" && existing != "keep") return "existing=" + existing + ": replace or keep";
   settings.replaces = existing == "replace";

@@ -18,8 +18,9 @@ struct Settings {
   bool replaces = true;    // a write of a key that is there: true: its block is replaced; false: it stays
   uint64_t ttl_s = 0;      // of what is put; 0: no end
   std::vector<std::string> leases;  // labels or numbers: memory that is registered may lie in them
-  uint32_t threads = 1;             // that copy beside the caller
-  std::string listen;               // a folder, or ADDRESS:PORT; empty: an abstract unix socket
+  bool publishes = true;  // what the program stored to registered memory is written back before notifications
+  uint32_t threads = 1;   // that copy beside the caller
+  std::string listen;     // a folder, or ADDRESS:PORT; empty: an abstract unix socket
 };
 
 using Parameters = std::unordered_map<std::string, std::string>;

@@ -10,8 +10,9 @@ namespace terrace::nixl {
 namespace {
 
 struct Handle : nixlBackendReqH {
-  explicit Handle(std::shared_ptr<Job> of) : job(std::move(of)) {}
+  explicit Handle(Prepared of) : job(std::move(of.job)), written(std::move(of.written)) {}
   const std::shared_ptr<Job> job;
+  const std::vector<WrittenRange> written;
 };
 
 Job& job_of(nixlBackendReqH* handle) {
@@ -69,16 +70,16 @@ nixl_status_t Engine::prepXfer(const nixl_xfer_op_t& operation, const nixl_meta_
     if (local[at].len != remote[at].len || local[at].metadataP == nullptr || remote[at].metadataP == nullptr)
       return fail(NIXL_ERR_INVALID_PARAM, "a descriptor has another length here than there");
   if (local.getType() != DRAM_SEG) return fail(NIXL_ERR_NOT_SUPPORTED, "the local side of a transfer is DRAM");
-  std::shared_ptr<Job> job;
+  Prepared made;
   const bool writes = operation == NIXL_WRITE;
-  const nixl_status_t prepared = remote.getType() == OBJ_SEG ? prepare_objects(writes, local, remote, job)
-                                                             : prepare_copies(writes, local, remote, job);
-  if (prepared == NIXL_SUCCESS) handle = new Handle(std::move(job));
+  const nixl_status_t prepared = remote.getType() == OBJ_SEG ? prepare_objects(writes, local, remote, made)
+                                                             : prepare_copies(writes, local, remote, made);
+  if (prepared == NIXL_SUCCESS) handle = new Handle(std::move(made));
   return prepared;
 }
 
 nixl_status_t Engine::prepare_copies(bool writes, const nixl_meta_dlist_t& local,
-                                     const nixl_meta_dlist_t& remote, std::shared_ptr<Job>& job) const {
+                                     const nixl_meta_dlist_t& remote, Prepared& made) const {
   std::vector<Copy> copies;
   std::vector<std::shared_ptr<MappedLease>> keep;
   for (int at = 0; at != local.descCount(); ++at) {
@@ -91,14 +92,18 @@ nixl_status_t Engine::prepare_copies(bool writes, const nixl_meta_dlist_t& local
     if (!to.writable)
       return fail(NIXL_ERR_NOT_ALLOWED, "this agent may only read the lease that a transfer writes");
     copies.push_back({to.memory, from.memory, local[at].len, from.noncoherent, to.noncoherent});
+    if (writes && there.noncoherent && there.keep != nullptr)
+      made.written.push_back({there.keep->lease->id().value,
+                              static_cast<uint64_t>(there.memory - there.keep->begin()), local[at].len});
     if (there.keep != nullptr && (keep.empty() || keep.back() != there.keep)) keep.push_back(there.keep);
   }
-  job = std::make_shared<CopyJob>(std::move(copies), std::move(keep));
+  made.written = merged(std::move(made.written));
+  made.job = std::make_shared<CopyJob>(std::move(copies), std::move(keep));
   return NIXL_SUCCESS;
 }
 
 nixl_status_t Engine::prepare_objects(bool writes, const nixl_meta_dlist_t& local,
-                                      const nixl_meta_dlist_t& remote, std::shared_ptr<Job>& job) const {
+                                      const nixl_meta_dlist_t& remote, Prepared& made) const {
   std::vector<ObjectTransfer> transfers;
   std::map<std::string, size_t> by_key;
   for (int at = 0; at != local.descCount(); ++at) {
@@ -116,7 +121,7 @@ nixl_status_t Engine::prepare_objects(bool writes, const nixl_meta_dlist_t& loca
     if (const std::string why = order_for_write(one, objects_.bytes_max()); !why.empty())
       return fail(NIXL_ERR_INVALID_PARAM, why);
   }
-  job = std::make_shared<ObjectJob>(objects_, writes, std::move(transfers));
+  made.job = std::make_shared<ObjectJob>(objects_, writes, std::move(transfers));
   return NIXL_SUCCESS;
 }
 
@@ -125,10 +130,16 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t& /*operation*/, const nixl_m
                                nixlBackendReqH*& handle, const nixl_opt_b_args_t* options) const {
   if (handle == nullptr) return NIXL_ERR_INVALID_PARAM;
   if (const nixl_status_t lives = peer_lives(agent); lives != NIXL_SUCCESS) return lives;
+  const auto& prepared = *static_cast<Handle*>(handle);
+  const bool notifies = options != nullptr && options->hasNotif;
   std::function<nixl_status_t()> last;
-  if (options != nullptr && options->hasNotif)
-    last = [this, agent, message = options->notifMsg] { return notify(agent, message); };
-  const std::shared_ptr<Job> job = static_cast<Handle*>(handle)->job;
+  if (notifies || !prepared.written.empty())
+    last = [this, agent, written = prepared.written, notifies,
+            message = notifies ? options->notifMsg : std::string()] {
+      tell_written(agent, written);
+      return notifies ? notify(agent, message) : NIXL_SUCCESS;
+    };
+  const std::shared_ptr<Job> job = prepared.job;
   job->begin(std::move(last));
   if (job->is_small())
     while (job->step()) {

@@ -91,8 +91,19 @@ Status Channel::send(const std::string& message) {
     return Error{ErrorCode::limit_exceeded, 0, where, "a notification has at most 16 MiB"};
   const MutexLock lock(mutex_);
   TERRACE_RETURN_IF_ERROR(check_locked());
-  const auto length = static_cast<FrameLength>(message.size());
-  return write_all(std::string(reinterpret_cast<const char*>(&length), sizeof length) + message);
+  const std::string enclosure = std::exchange(enclosure_, {});
+  const FrameHead head{static_cast<uint32_t>(message.size()), static_cast<uint32_t>(enclosure.size())};
+  return write_all(std::string(reinterpret_cast<const char*>(&head), sizeof head) + message + enclosure);
+}
+
+bool Channel::enclose(const std::string& words, const std::string& instead) {
+  const MutexLock lock(mutex_);
+  const bool fits = enclosure_.size() + words.size() <= enclosure_bytes_max;
+  if (fits)
+    enclosure_ += words;
+  else
+    enclosure_ = instead;
+  return fits;
 }
 
 }  // namespace terrace::nixl

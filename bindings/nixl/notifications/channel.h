@@ -21,8 +21,12 @@ class Channel {
 
   // Connects, where it is not done yet. Errors: unavailable: the agent has ended, or stopped
   Status check();
-  // The agent has it, or the kernel for it. Errors: as check(); limit_exceeded (longer than notification_bytes_max)
+  // The agent has it, or the kernel for it, with all that was enclosed since the last one.
+  // Errors    as check(); limit_exceeded (longer than notification_bytes_max)
   Status send(const std::string& message);
+  // Words for the backend there, with the next notification. false: there is no room left; `instead` takes the place of
+  // all that waits.
+  bool enclose(const std::string& words, const std::string& instead);
 
  private:
   Channel(std::string from, std::string address, std::string token);
@@ -34,6 +38,7 @@ class Channel {
   const std::string from_, address_, token_;
   Mutex mutex_;
   UniqueFd socket_ TERRACE_GUARDED_BY(mutex_);
+  std::string enclosure_ TERRACE_GUARDED_BY(mutex_);
   bool over_ TERRACE_GUARDED_BY(mutex_) = false;  // for good: who listens there later is another agent
 };
 

@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace terrace::nixl {
 
 inline constexpr size_t token_bytes = 16;
 inline constexpr uint32_t agent_name_bytes_max = 4096;
 inline constexpr uint32_t notification_bytes_max = 16 << 20;
+inline constexpr uint32_t enclosure_bytes_max = 1 << 20;
 inline constexpr char hello_answer = 'K';
 
 struct Hello {
@@ -20,7 +22,14 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 28);
 
-// Of the message, which follows.
-using FrameLength = uint32_t;
+struct FrameHead {
+  uint32_t message_bytes = 0;
+  uint32_t enclosure_bytes = 0;  // what backends tell each other with it; follows the message
+};
+static_assert(sizeof(FrameHead) == 8);
+
+struct Notification {
+  std::string agent, message, enclosure;
+};
 
 }  // namespace terrace::nixl

@@ -73,10 +73,10 @@ std::string Inbox::connection_info() const {
   return "address=" + address_ + " token=" + to_hex(token_);
 }
 
-void Inbox::add(std::string agent, std::string message) {
+void Inbox::add(Notification one) {
   const MutexLock lock(mutex_);
-  bytes_ += message.size() + agent.size() + sizeof(Notification);
-  waiting_.emplace_back(std::move(agent), std::move(message));
+  bytes_ += one.agent.size() + one.message.size() + one.enclosure.size() + sizeof one;
+  waiting_.push_back(std::move(one));
 }
 
 std::vector<Notification> Inbox::take() {
@@ -131,13 +131,15 @@ bool Inbox::read_some(Sender& sender) {
 bool Inbox::take_frames(Sender& sender) {
   size_t used = 0;
   if (!sender.known && !take_hello(sender, used)) return false;
-  while (sender.known && sender.unread.size() - used >= sizeof(FrameLength)) {
-    FrameLength length = 0;
-    std::memcpy(&length, sender.unread.data() + used, sizeof length);
-    if (length > notification_bytes_max) return false;
-    if (sender.unread.size() - used - sizeof length < length) break;
-    add(sender.agent, sender.unread.substr(used + sizeof length, length));
-    used += sizeof length + length;
+  FrameHead head;
+  while (sender.known && sender.unread.size() - used >= sizeof head) {
+    std::memcpy(&head, sender.unread.data() + used, sizeof head);
+    if (head.message_bytes > notification_bytes_max || head.enclosure_bytes > enclosure_bytes_max) return false;
+    if (sender.unread.size() - used - sizeof head < size_t{head.message_bytes} + head.enclosure_bytes) break;
+    used += sizeof head;
+    add({sender.agent, sender.unread.substr(used, head.message_bytes),
+         sender.unread.substr(used + head.message_bytes, head.enclosure_bytes)});
+    used += size_t{head.message_bytes} + head.enclosure_bytes;
   }
   sender.unread.erase(0, used);
   return true;

@@ -10,7 +10,6 @@
 #include <map>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "bindings/nixl/notifications/frames.h"
@@ -22,8 +21,6 @@ namespace terrace::nixl {
 
 inline constexpr size_t inbox_bytes_max = 64 << 20;
 
-using Notification = std::pair<std::string, std::string>;  // agent, message
-
 class Inbox {
  public:
   // `listen`: as Settings::listen.
@@ -32,7 +29,7 @@ class Inbox {
 
   // For other agents: "address=unix:/... token=..."
   std::string connection_info() const;
-  void add(std::string agent, std::string message);
+  void add(Notification one);
   std::vector<Notification> take();
 
  private:

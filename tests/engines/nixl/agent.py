@@ -55,9 +55,9 @@ class Agent:
             memory = mapping.numpy()
         else:
             with open(by, "r+b") as file:
-                whole = mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size)
-            self.kept.append(whole)
-            memory = numpy.frombuffer(whole, numpy.uint8)
+                part = mmap.mmap(file.fileno(), size, offset=offset)
+            self.kept.append(part)
+            return self._area(area, numpy.frombuffer(part, numpy.uint8), register)
         return self._area(area, memory[offset:offset + (size or len(memory))], register)
 
     def _area(self, area, memory, register):
@@ -118,6 +118,21 @@ class Agent:
             return self.run("transfer")
         finally:
             self.release("transfer")
+
+    def give_up(self, rounds, area, address, agent):
+        """Posts transfers of an area of ones, takes each back before it is done, and stores something else there."""
+        memory = self.areas[area]
+        for number in range(rounds):
+            memory[:] = 1
+            self.prepare("given up", "WRITE", area, [(0, 0, memory.nbytes)], address, agent, "given up")
+            self.post("given up")
+            for _ in range(number % 8):  # each does a part itself; meanwhile a thread of the backend has begun
+                self.agent.check_xfer_state(self.handles["given up"])
+            self.release("given up")
+            memory[:] = 255
+
+    def largest(self, area):
+        return int(self.areas[area].max())
 
     def until_it_fails(self, handle, times):
         """Posts it again and again. The number of times that it went well, and the error."""

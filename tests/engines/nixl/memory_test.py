@@ -71,6 +71,16 @@ class Memory(WithMemory):
                   for number in range(len(sizes))]
         self.exchange(initiator, target, address, pieces, "many")
 
+    def test_more_descriptors_than_one_notification_tells_of(self):
+        initiator, target, address = self.pair()
+        count = 50_000
+        initiator.fill("memory", 0, count, "bytes")
+        pieces = [(number, number * 128, 1) for number in range(count)]
+        self.assertEqual(initiator.transfer("WRITE", "memory", pieces, address, "target", "all"), "DONE")
+        self.assertEqual(target.notifications(1), [["initiator", "all"]])
+        self.assertEqual(initiator.transfer("READ", "memory", [(MIB + number, number * 128, 1) for number in range(count)], address, "target"), "DONE")
+        self.assertEqual(initiator.digest("memory", MIB, count), digest(content("bytes", count)))
+
     def test_what_lies_beside_stays(self):
         initiator, target, address = self.pair()
         target.fill("memory", 0, 64 * KIB, "around")
@@ -132,7 +142,7 @@ class CoherentMemory(Memory):
 class Failures(WithMemory):
     def test_an_agent_that_is_killed(self):
         initiator, target, address = self.pair()
-        initiator.prepare("again", "WRITE", "memory", [(0, 0, 4 * MIB)], address, "target", "done")
+        initiator.prepare("again", "WRITE", "memory", [(0, 0, 4 * MIB)], address, "target")
         self.assertEqual(initiator.run("again"), "DONE")
         target.kill()
         with self.assertRaisesRegex(Failed, "nixlRemoteDisconnectError(.|\n)*agent target(.|\n)*has ended"):
@@ -182,10 +192,8 @@ class Failures(WithMemory):
 
     def test_a_transfer_that_is_given_up(self):
         initiator, target, address = self.pair()
-        for number in range(20):
-            initiator.prepare(number, "WRITE", "memory", [(0, 0, 40 * MIB)], address, "target", "given up")
-            initiator.post(number)
-            initiator.release(number)
+        initiator.give_up(100, "memory", address, "target")
+        self.assertLessEqual(target.largest("memory"), 1)  # nothing that was stored after a release
         initiator.fill("memory", 0, MIB, "after")
         self.assertEqual(initiator.transfer("WRITE", "memory", [(0, 0, MIB)], address, "target", "after"), "DONE")
         harness.wait_until(lambda: ["initiator", "after"] in target.notifications(1), PATIENCE_S, "the last one's")

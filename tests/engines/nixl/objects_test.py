@@ -166,6 +166,7 @@ class Parameters(TestCase):
         self.refused("no parameter spaces; there are socket, space", spaces="cache")
         self.refused("existing=append: replace or keep", existing="append")
         self.refused("threads=many: 0 to 64", threads="many")
+        self.refused("stores=all: published or explicit", stores="all")
         self.refused("listen=here: a folder", listen="here")
         self.refused("lease nosuch", space="nosuch")
         self.refused("lease nosuch", leases="nosuch")
