@@ -5,6 +5,8 @@
 
 #include <signal.h>
 
+#include <initializer_list>
+
 namespace terrace {
 
 // While it lives the calling thread gets no signals, and the threads it starts begin without them.

@@ -2,7 +2,6 @@
 #include "core/os/block_io.h"
 
 #include <fcntl.h>
-#include <liburing.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "core/base/unique_fd.h"
 #include "core/os/block_plan.h"
 #include "core/os/fault_guard.h"
+#include "core/os/io_queue.h"
 
 namespace terrace {
 namespace {
@@ -48,59 +48,6 @@ struct Request {
   bool active = false;
   int agains = 0;
   Staging staging;
-};
-
-std::string sysctl_text(const char* path) {
-  const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-  char text[32] = {};
-  if (!file.valid() || ::read(file.get(), text, sizeof text - 1) <= 0) return {};
-  text[std::strcspn(text, "\n")] = '\0';
-  return text;
-}
-
-std::string refusal_text(int os_errno) {
-  const std::string disabled = sysctl_text("/proc/sys/kernel/io_uring_disabled");
-  std::string text = "io_uring_setup was refused (";
-  text += std::strerror(os_errno);
-  text += ")";
-  if (os_errno == ENOSYS) return text + ": this kernel has no io_uring, or a seccomp filter hides it";
-  if (os_errno == ENOMEM) return text + ": raise the locked-memory limit (ulimit -l)";
-  if (os_errno == EPERM && !disabled.empty() && disabled != "0") {
-    return text + ": sysctl kernel.io_uring_disabled is " + disabled;
-  }
-  if (os_errno == EPERM || os_errno == EACCES) return text + ": a seccomp filter or security module forbids it";
-  return text;
-}
-
-// An io_uring, or none with the reason. Destroyed only when nothing is in flight.
-class Ring {
- public:
-  Ring(bool wanted, uint32_t depth) {
-    if (!wanted) {
-      reason_ = "switched off by the caller";
-      return;
-    }
-    const int result = io_uring_queue_init(depth, &ring_, 0);
-    if (result < 0) {
-      reason_ = refusal_text(-result);
-    } else {
-      ready_ = true;
-    }
-  }
-  ~Ring() {
-    if (ready_) io_uring_queue_exit(&ring_);
-  }
-  Ring(const Ring&) = delete;
-  Ring& operator=(const Ring&) = delete;
-
-  bool ready() const { return ready_; }
-  const std::string& reason() const { return reason_; }
-  io_uring* get() { return &ring_; }
-
- private:
-  io_uring ring_{};
-  bool ready_ = false;
-  std::string reason_;
 };
 
 // A second descriptor of the same open file, with O_DIRECT; through /proc so that it is the same inode even if
@@ -145,11 +92,11 @@ class Transfer {
                  {.block_bytes = options.block_bytes,
                   .alignment_bytes = direct_.valid() ? direct_alignment_bytes : 0,
                   .write = write}),
-        ring_(options.io_uring && planner_.total_bytes() > 0, options.queue_depth),
-        requests_(ring_.ready() ? options.queue_depth : 1) {
+        queue_(options.queue_depth, options.io_uring && planner_.total_bytes() > 0),
+        requests_(queue_.io_uring() ? options.queue_depth : 1) {
     if (!options.direct) report_.direct_reason = "switched off by the caller";
-    report_.io_uring = ring_.ready();
-    report_.io_uring_reason = ring_.reason();
+    report_.io_uring = queue_.io_uring();
+    report_.io_uring_reason = queue_.reason();
     report_.bytes = planner_.total_bytes();
   }
 
@@ -214,51 +161,27 @@ class Transfer {
     return there;
   }
 
-  // Hands the request's remainder to the kernel; without a ring, does it now.
+  // Hands the request's remainder to the queue; without a ring, that does it now.
   void start(Request& request) {
     const int fd = request.direct ? direct_.get() : fd_;
     std::byte* memory = request.memory + request.done_bytes;
     const uint64_t bytes = request.chunk.io_bytes - request.done_bytes;
     const uint64_t offset = request.chunk.io_offset + request.done_bytes;
-    if (!ring_.ready()) {
-      const auto at = static_cast<off_t>(offset);
-      const ssize_t result = write_ ? ::pwrite(fd, memory, bytes, at) : ::pread(fd, memory, bytes, at);
-      finished_.push_back({&request, result < 0 ? -static_cast<int64_t>(errno) : result});
-      return;
-    }
-    io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
-    TERRACE_CHECK(entry != nullptr, "the ring has one entry for each request");
-    if (write_) {
-      io_uring_prep_write(entry, fd, memory, static_cast<unsigned>(bytes), offset);
-    } else {
-      io_uring_prep_read(entry, fd, memory, static_cast<unsigned>(bytes), offset);
-    }
-    io_uring_sqe_set_data(entry, &request);
+    if (write_)
+      queue_.write(fd, memory, bytes, offset, &request);
+    else
+      queue_.read(fd, memory, bytes, offset, &request);
   }
 
   // Waits for at least one request and completes all that are finished.
   void reap() {
-    if (ring_.ready()) {
-      const int result = io_uring_submit_and_wait(ring_.get(), 1);
-      if (result < 0 && result != -EINTR && result != -EAGAIN && result != -EBUSY) {
-        // Entries the kernel did not take stay in the queue and are offered again: nothing may be left in
-        // flight when the caller gets its memory back. A ring that keeps failing is a kernel defect.
-        fail(os_error(-result, where(), name_ + ": io_uring_enter failed"));
-        TERRACE_CHECK(++ring_failures_ < again_max, "io_uring_enter keeps failing with requests in flight");
-      }
-      if (result < 0) ::poll(nullptr, 0, 1);
-      unsigned head = 0;
-      unsigned seen = 0;
-      io_uring_cqe* entry = nullptr;
-      io_uring_for_each_cqe(ring_.get(), head, entry) {
-        finished_.push_back({static_cast<Request*>(io_uring_cqe_get_data(entry)), entry->res});
-        ++seen;
-      }
-      io_uring_cq_advance(ring_.get(), seen);
+    std::vector<IoQueue::Done> finished;
+    if (const int os_errno = queue_.wait(&finished); os_errno != 0) {
+      // Nothing may be left in flight when the caller gets its memory back. A ring that keeps failing is a kernel defect.
+      fail(os_error(os_errno, where(), name_ + ": io_uring_enter failed"));
+      TERRACE_CHECK(++ring_failures_ < again_max, "io_uring_enter keeps failing with requests in flight");
     }
-    std::vector<Finished> finished;
-    finished.swap(finished_);
-    for (const Finished& one : finished) complete(*one.request, one.result);
+    for (const IoQueue::Done& one : finished) complete(*static_cast<Request*>(one.tag), one.result);
   }
 
   void complete(Request& request, int64_t result) {
@@ -346,11 +269,6 @@ class Transfer {
     options_.progress(complete_to - start_, planner_.total_bytes());
   }
 
-  struct Finished {
-    Request* request;
-    int64_t result;
-  };
-
   int fd_;
   std::string name_;
   bool write_;
@@ -359,9 +277,8 @@ class Transfer {
   BlockIoReport report_;
   UniqueFd direct_;
   Planner planner_;
-  Ring ring_;
+  IoQueue queue_;
   std::vector<Request> requests_;
-  std::vector<Finished> finished_;
   std::optional<Error> error_;
   uint32_t active_ = 0;
   int ring_failures_ = 0;
