@@ -26,7 +26,8 @@ namespace terrace::kv {
 
 // A block on its way to the disk.
 struct SpillWrite {
-  SpillBlock block;
+  SpillBlock block;                  // as it was put: anybody looks at it
+  SpillBlock placed;                 // with hash, place and record: the I/O thread's
   std::shared_ptr<std::byte> frame;  // data and names
   SpillToken token;
   uint32_t uses = 0;

@@ -102,7 +102,8 @@ bool SpillStore::start_write() {
     const std::optional<uint64_t> hash =
         frame_hash(write->block, {write->frame.get(), write->block.frame_bytes});
     write->hashed = hash.has_value();
-    write->block.hash = hash.value_or(0);
+    write->placed = write->block;
+    write->placed.hash = hash.value_or(0);
   }
   const std::optional<uint64_t> offset = write->hashed ? log_->reserve(write->block.frame_bytes) : std::nullopt;
   if (write->hashed && !offset) {
@@ -117,7 +118,7 @@ bool SpillStore::start_write() {
     return true;
   }
   auto request = std::make_unique<Request>();
-  write->block.offset = request->offset = *offset;
+  write->placed.offset = request->offset = *offset;
   request->bytes = write->block.frame_bytes;
   request->memory = write->frame.get();
   request->write = std::move(write);
@@ -133,7 +134,7 @@ void SpillStore::fill_another_segment() {
   const MutexLock lock(mutex_);
   for (auto one = kept.rbegin(); one != kept.rend(); ++one) {
     auto write = std::make_shared<SpillWrite>();
-    write->block = one->block;
+    write->block = write->placed = one->block;
     write->frame = std::move(one->frame);
     write->token = one->token;
     write->uses = one->uses;
@@ -202,9 +203,9 @@ void SpillStore::finish_write(const std::shared_ptr<SpillWrite>& write, int os_e
   // Who erases counts first and looks then; here it is the other way round, so one of the two sees it.
   SpillMap& map = folder_->map();
   if (map.token(write->block.key) == write->token) {
-    if (log_->publish(&write->block, write->uses)) {
+    if (log_->publish(&write->placed, write->uses)) {
       coherence::CoherentMemory().full_barrier(coherence::Step::none);
-      if (map.token(write->block.key) != write->token) folder_->index(log_->slot())->remove(write->block);
+      if (map.token(write->block.key) != write->token) folder_->index(log_->slot())->remove(write->placed);
       SpillCounts::add(counts_.written);
       SpillCounts::add(counts_.written_bytes, write->block.bytes);
     } else {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -23,8 +24,7 @@ inline std::vector<std::byte> spill_bytes(std::string_view key, size_t bytes) {
   uint64_t state = std::hash<std::string_view>()(key);
   for (size_t at = 0; at < bytes; at += 8) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
-    for (size_t byte = at; byte < std::min(bytes, at + 8); ++byte)
-      made[byte] = static_cast<std::byte>(state >> (byte - at) * 8);
+    std::memcpy(made.data() + at, &state, std::min<size_t>(8, bytes - at));
   }
   return made;
 }

@@ -194,7 +194,7 @@ TEST_CASE("a queue that is full drops, and what is too long is refused") {
   options.queue_bytes = 128 << 10;
   const auto spill = scene.open(options);
   uint64_t refused = 0;
-  for (int block = 0; block < 3000; ++block) {
+  for (int block = 0; block < 1000; ++block) {
     const Status put = spill_put(*spill, scene.name_space, std::to_string(block), 60'000);
     if (put.ok()) continue;
     CHECK(put.error().code == ErrorCode::busy);
@@ -238,7 +238,7 @@ TEST_CASE("many threads put, get, erase and read ahead at once") {
   for (int thread = 0; thread < 4; ++thread)
     threads.emplace_back([&, thread] {
       uint64_t state = thread + 1;
-      for (int step = 0; step < 1500; ++step) {
+      for (int step = 0; step < 800; ++step) {
         state = state * 6364136223846793005ull + 1442695040888963407ull;
         const std::string key = "key " + std::to_string((state >> 33) % 400);
         const size_t bytes = spill_length(key, 20'000);
