@@ -12,6 +12,7 @@
 
 #include "libclient/c_api/call.h"
 #include "libclient/c_api/handles.h"
+#include "terrace/kv_spill.h"
 
 using namespace terrace;
 using namespace terrace::c_api;
@@ -110,6 +111,10 @@ Result<KvAttachOptions> kv_attach_options(const terrace_kv_attach_options* optio
   wanted.puts = given.reads_only == 0;
   wanted.host = given.host;
   wanted.tends_itself = given.tended_by_caller == 0;
+  if (given.spill_folder != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(
+        wanted.spill, KvSpill::open(given.spill_folder, {.bytes = given.spill_bytes, .puts = wanted.puts}));
+  }
   return wanted;
 }
 

@@ -119,7 +119,7 @@ terrace_code terrace_kv_get_counters(const terrace_kv* kv, terrace_kv_counters* 
     TERRACE_C_NEED(where, kv);
     TERRACE_C_NEED(where, counters);
     const auto [hits, misses, hit_bytes, puts, put_bytes, puts_refused, evicted, evicted_bytes, expired, erased,
-                chunks_given, parts_adopted] = kv->space->counters();
+                chunks_given, parts_adopted, spilled, spill_hits, spill_dropped] = kv->space->counters();
     return give(counters,
                 {.size = 0,
                  .hits = hits,
@@ -133,7 +133,10 @@ terrace_code terrace_kv_get_counters(const terrace_kv* kv, terrace_kv_counters* 
                  .expired = expired,
                  .erased = erased,
                  .chunks_given = chunks_given,
-                 .parts_adopted = parts_adopted},
+                 .parts_adopted = parts_adopted,
+                 .spilled = spilled,
+                 .spill_hits = spill_hits,
+                 .spill_dropped = spill_dropped},
                 where);
   });
 }

@@ -8,6 +8,7 @@ namespace terrace {
 
 template <typename Memory>
 coherence::Outcome KvSpaceOf<Memory>::remove_own(const Block& block, bool evicted) {
+  if (evicted) offer_to_spill(block);
   const Outcome outcome = own()->remove(block);
   if (outcome != Outcome::done) return outcome;
   if (evicted) {
@@ -25,11 +26,12 @@ Status KvSpaceOf<Memory>::erase(const KvNamespace& name_space, std::string_view 
   if (forked()) return in_child();
   if (options_.ownership == nullptr) return read_only();
   const kv::BlockKey hash = kv::key_of(kv::namespace_hash(name_space.name()), key);
+  const bool spilled = erase_spilled(name_space, key);
   // Two that put it in one moment have made two of it.
   for (int copies = 0; copies < 64; ++copies) {
     Block block;
     const Outcome outcome = find(hash, &block);
-    if (outcome == Outcome::gone && copies != 0) return {};
+    if (outcome == Outcome::gone && (erase_spilled(name_space, key) || spilled || copies != 0)) return {};
     if (outcome != Outcome::done) return error_of(outcome, key);
     if (erase_all({block}, wait_ns) != 1)
       return refuse(ErrorCode::busy, who(key) + " is read in place, or the owner of part " +
@@ -148,6 +150,7 @@ template <typename Memory>
 Result<uint64_t> KvSpaceOf<Memory>::flush(const std::optional<KvNamespace>& name_space, uint64_t wait_ns) {
   if (forked()) return in_child();
   if (options_.ownership == nullptr) return read_only();
+  uint64_t spilled = flush_spilled(name_space);
   std::vector<Block> blocks;
   const auto tag = static_cast<uint32_t>(kv::namespace_hash(name_space ? name_space->name() : ""));
   each_block([&](const Block& block) {
@@ -161,12 +164,13 @@ Result<uint64_t> KvSpaceOf<Memory>::flush(const std::optional<KvNamespace>& name
   });
   const uint64_t asked = blocks.size();
   const uint64_t gone = erase_all(std::move(blocks), wait_ns);
+  spilled += flush_spilled(name_space);
   if (gone < asked)
     return refuse(ErrorCode::busy, "KV space: " + std::to_string(gone) + " blocks were erased and " +
                                        std::to_string(asked - gone) +
                                        " are left: they are read in place, or their owner does not answer; "
                                        "wait longer");
-  return gone;
+  return gone + spilled;
 }
 
 }  // namespace terrace

@@ -316,7 +316,9 @@ uint64_t KvSpaceOf<Memory>::evict_left(Part& left, size_t budget, uint64_t bytes
   uint64_t gone = 0;
   for (const Block& block : blocks) {
     if (gone >= bytes) break;
-    if (is_kept(block) || left.remove(block) != Outcome::done) continue;
+    if (is_kept(block)) continue;
+    offer_to_spill(block);
+    if (left.remove(block) != Outcome::done) continue;
     gone += block.extent_bytes;
     add(counts_.evicted);
     add(counts_.evicted_bytes, block.bytes);

@@ -20,8 +20,8 @@ std::vector<Status> KvSpaceOf<Memory>::put_many(const KvNamespace& name_space, s
 }
 
 template <typename Memory>
-Result<KvWrite> KvSpaceOf<Memory>::begin_put(const KvNamespace& name_space, std::string_view key,
-                                             uint64_t bytes, const KvPutOptions& options) {
+Result<KvWrite> KvSpaceOf<Memory>::begin_here(const KvNamespace& name_space, std::string_view key,
+                                              uint64_t bytes, const KvPutOptions& options) {
   TERRACE_RETURN_IF_ERROR(check_key(key));
   if (forked()) return in_child();
   const uint64_t seed = kv::namespace_hash(name_space.name());
@@ -207,9 +207,9 @@ bool KvSpaceOf<Memory>::clear_chunks(Part& part, const std::vector<bool>& chunks
   part.each_block(0, geometry_.records, [&](const Block& block) {
     if (!chunks[part.chunk_of(block)]) return;
     const bool mine = &part == own();
-    const Outcome outcome = is_kept(block) ? Outcome::pinned
-                            : mine         ? remove_own(block, true)
-                                           : part.remove(block);
+    const bool stays = is_kept(block);
+    if (!mine && !stays) offer_to_spill(block);
+    const Outcome outcome = stays ? Outcome::pinned : mine ? remove_own(block, true) : part.remove(block);
     if (!mine && outcome == Outcome::done) {
       add(counts_.evicted);
       add(counts_.evicted_bytes, block.bytes);

@@ -100,7 +100,10 @@ KvCounters KvSpaceOf<Memory>::counters() const {
           .expired = of(counts_.expired),
           .erased = of(counts_.erased),
           .chunks_given = of(counts_.chunks_given),
-          .parts_adopted = of(counts_.parts_adopted)};
+          .parts_adopted = of(counts_.parts_adopted),
+          .spilled = of(counts_.spilled),
+          .spill_hits = of(counts_.spill_hits),
+          .spill_dropped = of(counts_.spill_dropped)};
 }
 
 template <typename Memory>

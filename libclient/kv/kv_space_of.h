@@ -7,6 +7,7 @@
 //   tend      kv_tend_inl.h: what others ask for; their uses; what has expired
 //   show      kv_show_inl.h: list, stat, verify
 //   policy    kv_policy_inl.h: budgets, and what is kept
+//   spill     kv_spill_inl.h: what is evicted, and what is not here
 //
 // Threads   Any. own_ and seat_ are set once, under holder_mutex_.
 #pragma once
@@ -25,6 +26,7 @@
 #include "libclient/kv/kv_base.h"
 #include "libclient/kv/own_order.h"
 #include "libclient/kv/rules.h"
+#include "libclient/kv/spill/spill_store.h"
 
 namespace terrace {
 
@@ -113,6 +115,8 @@ class KvSpaceOf final : public KvSpaceBase {
   Status can_hold();  // a seat or a part, for pins and wishes
 
   // Putting
+  Result<KvWrite> begin_here(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
+                             const KvPutOptions& options);  // whatever the spill has
   void start_tending();
   Outcome make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns);
   Outcome ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns);
@@ -138,6 +142,20 @@ class KvSpaceOf final : public KvSpaceBase {
     return wait_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + wait_ns;
   }
   bool owner_lives(uint32_t part);
+
+  // Spilling
+  kv::SpillStore* spill() const { return static_cast<kv::SpillStore*>(options_.spill.get()); }
+  void offer_to_spill(const Block& block);
+  std::optional<Result<uint64_t>> get_spilled(const KvNamespace& name_space, const KvGet& get,
+                                              const kv::BlockKey& key);
+  bool fetch_spilled(const KvNamespace& name_space, std::string_view name, const kv::BlockKey& key);
+  bool put_back(const KvNamespace& name_space, std::string_view name, const kv::BlockKey& key,
+                const kv::SpillFrame& frame, const kv::SpillToken& token);
+  Status add_spilled(const KvNamespace& name_space, std::span<const std::string_view> keys,
+                     std::span<bool> found);
+  void read_ahead(const KvNamespace& name_space, std::span<const KvGet> gets);
+  bool erase_spilled(const KvNamespace& name_space, std::string_view key);
+  uint64_t flush_spilled(const std::optional<KvNamespace>& name_space);
 
   // Tending
   void do_removals();
@@ -240,7 +258,7 @@ class KvSpaceOf final : public KvSpaceBase {
   struct Counts {
     std::atomic<uint64_t> hits = 0, misses = 0, hit_bytes = 0, puts = 0, put_bytes = 0, puts_refused = 0,
                           evicted = 0, evicted_bytes = 0, expired = 0, erased = 0, chunks_given = 0,
-                          parts_adopted = 0;
+                          parts_adopted = 0, spilled = 0, spill_hits = 0, spill_dropped = 0;
   } counts_;
   static void add(std::atomic<uint64_t>& count, uint64_t value = 1) {
     count.fetch_add(value, std::memory_order_relaxed);
@@ -326,7 +344,7 @@ Status KvSpaceOf<Memory>::exists(const KvNamespace& name_space, std::span<const 
         there = reader_.is_there(parts[at], group[index], now);
     }
   }
-  return {};
+  return add_spilled(name_space, keys, found);
 }
 
 template <typename Memory>
@@ -349,6 +367,7 @@ Result<uint64_t> KvSpaceOf<Memory>::length(const KvNamespace& name_space, std::s
   Block block;
   const Outcome outcome = find(kv::key_of(kv::namespace_hash(name_space.name()), key), &block);
   if (outcome == Outcome::done) return block.bytes;
+  if (spill() != nullptr && outcome == Outcome::gone) return spill()->length(name_space, key);
   return error_of(outcome, key);
 }
 
@@ -359,6 +378,8 @@ Result<uint64_t> KvSpaceOf<Memory>::get(const KvNamespace& name_space, const KvG
   for (int attempt = 0; attempt < 4; ++attempt) {
     Block block;
     const Outcome outcome = find(key, &block);
+    if (outcome == Outcome::gone)
+      if (auto spilled = get_spilled(name_space, get, key)) return std::move(*spilled);
     if (outcome != Outcome::done) {
       add(counts_.misses);
       return error_of(outcome, get.key);
@@ -393,6 +414,7 @@ std::vector<Result<uint64_t>> KvSpaceOf<Memory>::get_many(const KvNamespace& nam
                                                           std::span<const KvGet> gets) {
   std::vector<Result<uint64_t>> results;
   results.reserve(gets.size());
+  read_ahead(name_space, gets);
   for (const KvGet& one : gets) results.push_back(get(name_space, one));
   return results;
 }
@@ -413,7 +435,9 @@ Result<KvView> KvSpaceOf<Memory>::view(const KvNamespace& name_space, std::strin
   const kv::BlockKey hash = kv::key_of(kv::namespace_hash(name_space.name()), key);
   for (int attempt = 0; attempt < 4; ++attempt) {
     Block block;
-    const Outcome outcome = find(hash, &block);
+    Outcome outcome = find(hash, &block);
+    if (outcome == Outcome::gone && attempt == 0 && fetch_spilled(name_space, key, hash))
+      outcome = find(hash, &block);
     if (outcome != Outcome::done) {
       add(counts_.misses);
       return error_of(outcome, key);
@@ -519,4 +543,5 @@ Status KvSpaceOf<Memory>::take_part() {
 #include "libclient/kv/kv_policy_inl.h"
 #include "libclient/kv/kv_put_inl.h"
 #include "libclient/kv/kv_show_inl.h"
+#include "libclient/kv/kv_spill_inl.h"
 #include "libclient/kv/kv_tend_inl.h"

@@ -3,6 +3,7 @@
 #include "bindings/python/kv/kv.h"
 #include "bindings/python/memory.h"
 #include "bindings/python/values.h"
+#include "terrace/kv_spill.h"
 
 namespace terrace::python {
 namespace {
@@ -40,8 +41,16 @@ KvSpaceObject attach_memory(Memory memory, KvAttachOptions options, const std::s
   return {ends_without_gil(kept_by(std::move(memory.keep), std::move(space))), std::move(names)};
 }
 
+// `folder` None: without.
+void add_spill(KvAttachOptions& options, const py::object& folder, uint64_t bytes) {
+  if (folder.is_none()) return;
+  const std::string path = path_of(folder);
+  options.spill =
+      take(without_gil([&] { return KvSpill::open(path, {.bytes = bytes, .puts = options.puts}); }));
+}
+
 KvSpaceObject attach(const py::object& given, const std::string& name_space, const py::object& fd, bool puts,
-                     uint64_t host, bool tends_itself) {
+                     uint64_t host, bool tends_itself, const py::object& spill, uint64_t spill_bytes) {
   Memory memory = memory_of(given, kv_where);
   KvAttachOptions options{.puts = puts, .host = host, .tends_itself = tends_itself};
   if (!fd.is_none())
@@ -51,14 +60,16 @@ KvSpaceObject attach(const py::object& given, const std::string& name_space, con
   else if (puts)
     raise_invalid(
         "whoever puts blocks locks a part in the memory's file: give its descriptor, fd=, or puts=False");
+  add_spill(options, spill, spill_bytes);
   return attach_memory(std::move(memory), std::move(options), name_space);
 }
 
 KvSpaceObject open_file(const py::object& path, const std::string& name_space, bool puts, uint64_t host,
-                        bool tends_itself) {
+                        bool tends_itself, const py::object& spill, uint64_t spill_bytes) {
   Memory memory = memory_of_file(path_of(path), std::nullopt, kv_where);
   KvAttachOptions options{.puts = puts, .host = host, .tends_itself = tends_itself};
   options.ownership = take(ownership_by_locks(memory.file.get()));
+  add_spill(options, spill, spill_bytes);
   return attach_memory(std::move(memory), std::move(options), name_space);
 }
 
@@ -187,14 +198,15 @@ py::object stat(const KvSpaceObject& self) {
 
 py::object counters(const KvSpaceObject& self) {
   const auto [hits, misses, hit_bytes, puts, put_bytes, puts_refused, evicted, evicted_bytes, expired, erased,
-              chunks_given, parts_adopted] = self.open()->counters();
+              chunks_given, parts_adopted, spilled, spill_hits, spill_dropped] = self.open()->counters();
   return named(
       "KvCounters",
       py::dict(py::arg("hits") = hits, py::arg("misses") = misses, py::arg("hit_bytes") = hit_bytes,
                py::arg("puts") = puts, py::arg("put_bytes") = put_bytes, py::arg("puts_refused") = puts_refused,
                py::arg("evicted") = evicted, py::arg("evicted_bytes") = evicted_bytes,
                py::arg("expired") = expired, py::arg("erased") = erased, py::arg("chunks_given") = chunks_given,
-               py::arg("parts_adopted") = parts_adopted));
+               py::arg("parts_adopted") = parts_adopted, py::arg("spilled") = spilled,
+               py::arg("spill_hits") = spill_hits, py::arg("spill_dropped") = spill_dropped));
 }
 
 py::object verify(const KvSpaceObject& self) {
@@ -218,14 +230,16 @@ void add_making(KvSpaceClass& spaces) {
           "Makes an empty space of a lease, of other memory, or of the file of a path; what was there is "
           "lost. nbytes: makes that file so long. parts: processes that put at once; seats: those that only "
           "read in place; block_bytes: the size of most blocks.")
-      .def_static(
-          "attach", &attach, py::arg("memory"), py::kw_only(), py::arg("namespace") = "",
-          py::arg("fd") = py::none(), py::arg("puts") = true, py::arg("host") = 0,
-          py::arg("tends_itself") = true,
-          "Opens the space in a lease, or in other memory. puts: whether it takes a part with its first "
-          "put(); fd: the memory's file, where it is no lease's; namespace: of calls that name none.")
+      .def_static("attach", &attach, py::arg("memory"), py::kw_only(), py::arg("namespace") = "",
+                  py::arg("fd") = py::none(), py::arg("puts") = true, py::arg("host") = 0,
+                  py::arg("tends_itself") = true, py::arg("spill") = py::none(), py::arg("spill_bytes") = 0,
+                  "Opens the space in a lease, or in other memory. spill: a folder of a local disk, where "
+                  "evicted blocks "
+                  "go, of so many bytes. puts: whether it takes a part with its first "
+                  "put(); fd: the memory's file, where it is no lease's; namespace: of calls that name none.")
       .def_static("open", &open_file, py::arg("path"), py::kw_only(), py::arg("namespace") = "",
                   py::arg("puts") = true, py::arg("host") = 0, py::arg("tends_itself") = true,
+                  py::arg("spill") = py::none(), py::arg("spill_bytes") = 0,
                   "Opens the space in a file, for example of /dev/shm.")
       .def(
           "close", [](KvSpaceObject& self) { self.space.reset(); },

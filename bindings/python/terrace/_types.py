@@ -346,7 +346,8 @@ class KvStat(NamedTuple):
 
 class KvCounters(NamedTuple):
     """What a process did with a KV space. puts_refused: no room, also after waiting. chunks_given: to processes that
-    needed room. parts_adopted: dead or left ones, to evict from."""
+    needed room. parts_adopted: dead or left ones, to evict from. spilled: evicted blocks that went to the spill
+    folder; spill_hits: of the hits, from there; spill_dropped: that it did not take."""
 
     hits: int
     misses: int
@@ -360,6 +361,9 @@ class KvCounters(NamedTuple):
     erased: int
     chunks_given: int
     parts_adopted: int
+    spilled: int
+    spill_hits: int
+    spill_dropped: int
 
 
 class KvVerified(NamedTuple):

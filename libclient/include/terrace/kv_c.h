@@ -54,6 +54,10 @@ struct terrace_kv_attach_options {
   /* not 0: no thread of the library does what other holders wait for; call terrace_kv_tend now and then */
   int tended_by_caller;
   uint64_t host; /* for people */
+  /* A folder of a local disk to which evicted blocks go, and where those are looked for that are not in the space
+   * (kv_spill.h). NULL: none. It is closed with the space. */
+  const char* spill_folder;
+  uint64_t spill_bytes; /* its budget, for all processes of the host together. 0: what the folder has */
 };
 
 /* memory: 64-byte aligned, nobody has it attached. options: NULL for the defaults, here and below. */
@@ -246,6 +250,7 @@ struct terrace_kv_counters {
   uint64_t puts, put_bytes, puts_refused;
   uint64_t evicted, evicted_bytes, expired, erased;
   uint64_t chunks_given, parts_adopted;
+  uint64_t spilled, spill_hits, spill_dropped;
 };
 
 struct terrace_kv_verified {

@@ -75,6 +75,8 @@ struct KvFormatOptions {
   LeaseEpoch lease_epoch = {};
 };
 
+class KvSpill;  // terrace/kv_spill.h
+
 struct KvAttachOptions {
   // The source of the right to own a part or a seat. None: this holder gets copies only, and puts nothing.
   std::shared_ptr<OwnershipSource> ownership = nullptr;
@@ -83,6 +85,9 @@ struct KvAttachOptions {
   // A thread that does what other holders wait for while this one makes no calls: blocks that they ask to have
   // erased, room that they need, what has expired. false: call tend() now and then.
   bool tends_itself = true;
+  // Where blocks go that are evicted because of room, and where those are looked for that are not in the space. A get
+  // that finds one there for the second time, and each view, puts it back into the space.
+  std::shared_ptr<KvSpill> spill = nullptr;
 };
 
 struct KvPutOptions {
@@ -220,6 +225,9 @@ struct KvCounters {
   uint64_t evicted = 0, evicted_bytes = 0, expired = 0, erased = 0;
   uint64_t chunks_given = 0;   // to holders that needed room
   uint64_t parts_adopted = 0;  // dead or left ones, to evict from
+  uint64_t spilled = 0;        // evicted blocks that were given to the spill
+  uint64_t spill_hits = 0;     // of the hits, that came from there
+  uint64_t spill_dropped = 0;  // evicted blocks that it did not take: its queue was full, or its disk fails
 };
 
 struct KvVerified {

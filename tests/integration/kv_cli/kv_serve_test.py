@@ -5,14 +5,16 @@
 """
 
 import os
+import pathlib
 import random
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
 
-from kv_base import CONFLICT, DENIED, FAILED, MIB, Closed, FileSpaces, LeaseSpaces, Resp, RespError, Serve
+from kv_base import CONFLICT, DENIED, FAILED, MIB, NOT_FOUND, Closed, FileSpaces, LeaseSpaces, Resp, RespError, Serve
 import terrace_harness as harness
 
 
@@ -142,6 +144,27 @@ class Serving:
             self.assertEqual(b.ask("GET", "a2"), b"of a 2")
             self.assertEqual(b.ask("SET", "a2", "the owner has left"), "OK")
             self.assertEqual(b.ask("GET", "a2"), b"the owner has left")
+
+    def test_evicted_blocks_are_served_from_a_spill(self):
+        folder = tempfile.TemporaryDirectory(prefix="terrace-spill-")
+        self.addCleanup(folder.cleanup)
+        spill = pathlib.Path(folder.name)
+        server = self.serve("--spill", f"{spill}:256M", where=self.new_space("--block", "64K", "--max-block", "1M"))
+        values = {f"k{index}": bytes([index]) * 900_000 for index in range(60)}
+        with server.client() as client:
+            for key, value in values.items():
+                client.ask("SET", key, value)
+            found = [client.ask("GET", key) for key in values]
+            self.assertEqual([value for value in found if value is not None],
+                             [value for value, got in zip(values.values(), found) if got is not None])
+            self.assertGreater(sum(value is not None for value in found), 40)
+            client.ask("SET", "k0", b"another")  # of a key that may be in the folder alone
+            self.assertEqual(client.ask("GET", "k0"), b"another")
+        stat = self.kv("stat", self.where, "--spill", spill).json
+        self.assertGreater(stat["spill"]["blocks"], 20)
+        self.assertEqual(stat["spill"]["budget_bytes"], 256 * MIB)
+        self.assertIn("spill", self.kv("stat", self.where, "--spill", spill, json=False).out)
+        self.error("stat", self.where, "--spill", spill / "none", code=NOT_FOUND, contains="none")
 
     def test_a_server_that_is_killed_leaves_whole_blocks(self):
         self.where = self.new_space("--checksums")

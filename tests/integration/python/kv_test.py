@@ -258,6 +258,26 @@ class InAFile(unittest.TestCase):
         with self.assertRaises(ValueError):
             array[0] = 1
 
+    def test_evicted_blocks_come_back_from_a_spill(self):
+        folder = tempfile.TemporaryDirectory(prefix="terrace-spill-")
+        self.addCleanup(folder.cleanup)
+        with self.assertRaisesRegex(terrace.InvalidArgument, "how many bytes"):
+            kv.KvSpace.open(self.path, namespace="n", spill=folder.name)
+        with kv.KvSpace.open(self.path, namespace="n", spill=folder.name, spill_bytes=256 * MIB) as space:
+            blocks = {f"k{index}": bytes([index]) * (MIB // 2 - index) for index in range(120)}
+            for key, block in blocks.items():
+                self.assertTrue(space.put(key, block))
+            self.assertGreater(space.counters().spilled, 20)
+            self.assertIn("k0", space)
+            self.assertEqual(space.prefix(["k0", "k1", "never put"]), 2)
+            found = space.get_many(list(blocks))
+            self.assertGreaterEqual(sum(got is not None for got in found) + space.counters().spill_dropped, 120)
+            self.assertEqual([block for block in found if block is not None],
+                             [block for block, got in zip(blocks.values(), found) if got is not None])
+            self.assertGreater(space.counters().spill_hits, 20)
+        with kv.KvSpace.open(self.path, namespace="n", spill=pathlib.Path(folder.name)) as space:  # its budget is known
+            self.assertIn(space.get("k0"), (blocks["k0"], None))
+
     def test_what_was_taken_from_a_space_keeps_it(self):
         self.space.put("k", b"here")
         space = kv.KvSpace.open(self.path, namespace="n")
