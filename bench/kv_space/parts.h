@@ -12,6 +12,8 @@ void measure_lookups(const Sizes& sizes, Figures& figures);   // lookups.cc: exi
 void measure_scaling(const Sizes& sizes, Figures& figures);   // scaling.cc: gets of four processes over one's
 void measure_recovery(const Sizes& sizes, Figures& figures);  // recovery.cc: after kill -9 of a writer
 void measure_others(const Sizes& sizes, Figures& figures);    // others.cc: beside redis, files, memcached
+void measure_spill(const Sizes& sizes,
+                   Figures& figures);  // spill.cc: a spill folder over plain reads and writes
 // Whether no block was wrong.
 bool check_blocks(const Sizes& sizes, Figures& figures);  // checked.cc
 

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/units.h"
+
 namespace terrace::cli {
 namespace {
 
@@ -107,11 +109,23 @@ Error kv_error_at(const KvPlace& place, Error error) {
   return error;
 }
 
-Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use) {
+Result<std::shared_ptr<KvSpill>> open_kv_spill(const std::string& text, bool puts) {
+  if (text.empty()) return std::shared_ptr<KvSpill>();
+  KvSpillOptions options{.puts = puts};
+  std::string folder = text;
+  if (const size_t colon = text.rfind(':'); colon != std::string::npos) {
+    TERRACE_ASSIGN_OR_RETURN(options.bytes, parse_size(text.substr(colon + 1)));
+    folder.resize(colon);
+  }
+  return KvSpill::open(folder, options);
+}
+
+Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use, std::shared_ptr<KvSpill> spill) {
   KvAttachOptions options;
   options.ownership = place.ownership();
   options.puts = use == KvUse::writes || use == KvUse::serves;
   options.tends_itself = use == KvUse::serves || use == KvUse::serves_reads;
+  options.spill = std::move(spill);
   Result<std::unique_ptr<KvSpace>> space = KvSpace::attach(place.memory(), options);
   if (space.ok()) return space;
   Error error = kv_error_at(place, std::move(space).error());

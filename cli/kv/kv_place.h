@@ -18,6 +18,7 @@
 #include "core/base/unique_fd.h"
 #include "core/os/persist.h"
 #include "terrace/kv_space.h"
+#include "terrace/kv_spill.h"
 #include "terrace/mapping.h"
 
 namespace terrace::cli {
@@ -60,7 +61,11 @@ enum class KvUse : uint8_t {
   serves_reads,
 };
 // Errors    as KvSpace::attach, with the place in their text and what can be done
-Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use);
+Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use,
+                                           std::shared_ptr<KvSpill> spill = nullptr);
+
+// "DIR" or "DIR:BYTES". Empty: none. Errors: as KvSpill::open; invalid_argument
+Result<std::shared_ptr<KvSpill>> open_kv_spill(const std::string& text, bool puts);
 
 // `error` with the place in front of its text.
 Error kv_error_at(const KvPlace& place, Error error);

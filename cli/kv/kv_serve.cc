@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kv_serve_verb = "terrace kv serve";
 
 struct KvServeArguments {
-  std::string where, name_space;
+  std::string where, name_space, spill;
   std::string listen = "127.0.0.1:6399";
   bool read_only = false;
   bool insecure = false;
@@ -42,8 +42,10 @@ Status serve_space(Context& context, const KvServeArguments& arguments) {
   if (!signals.valid()) return os_error(errno, kv_serve_verb, "cannot wait for signals");
   kv_raise_descriptors();
   TERRACE_ASSIGN_OR_RETURN(const KvPlace place, KvPlace::open(context, arguments.where, kv_serve_verb));
-  TERRACE_ASSIGN_OR_RETURN(const auto space,
-                           attach_kv(place, arguments.read_only ? KvUse::serves_reads : KvUse::serves));
+  TERRACE_ASSIGN_OR_RETURN(auto spill, open_kv_spill(arguments.spill, !arguments.read_only));
+  TERRACE_ASSIGN_OR_RETURN(
+      const auto space,
+      attach_kv(place, arguments.read_only ? KvUse::serves_reads : KvUse::serves, std::move(spill)));
   TERRACE_ASSIGN_OR_RETURN(const KvStat stat, space->stat());
   TERRACE_ASSIGN_OR_RETURN(const kv_serve::Listener listener,
                            kv_serve::Listener::open(arguments.listen, arguments.insecure));
@@ -74,6 +76,9 @@ void add_kv_serve_verb(Command kv, Context& context) {
   verb.add_option("--listen", arguments->listen, "Where (default 127.0.0.1:6399; port 0: any free one)")
       .type_name("unix:PATH|HOST:PORT");
   add_kv_namespace(verb, arguments->name_space);
+  verb.add_option("--spill", arguments->spill,
+                  "A folder of a local disk, where evicted blocks go; BYTES when it is new")
+      .type_name("DIR[:BYTES]");
   verb.add_flag("--readonly", arguments->read_only, "Clients put and erase nothing, and no part is taken");
   verb.add_flag("--insecure", arguments->insecure, "--listen may be where other machines can reach it");
   on_verb(verb, context, [&context, arguments] { return serve_space(context, *arguments); });

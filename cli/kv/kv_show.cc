@@ -16,7 +16,7 @@ namespace terrace::cli {
 namespace {
 
 struct KvShowArguments {
-  std::string where, name_space;
+  std::string where, name_space, spill;
   uint64_t limit = 0;  // 0: all
   bool chooses = false;
 };
@@ -51,12 +51,34 @@ nlohmann::json kv_stat_json(const KvStat& stat) {
           {"parts", parts}};
 }
 
+nlohmann::json kv_spill_json(const KvSpillStat& stat) {
+  return {{"budget_bytes", stat.budget_bytes},
+          {"blocks", stat.blocks},
+          {"block_bytes", stat.block_bytes},
+          {"segments", stat.segments},
+          {"segment_bytes", stat.segment_bytes},
+          {"free_segments", stat.free_segments},
+          {"index_bytes", stat.index_bytes},
+          {"max_block_bytes", stat.max_block_bytes},
+          {"slots", stat.slots},
+          {"slots_open", stat.slots_open},
+          {"direct", stat.direct},
+          {"io_uring", stat.io_uring}};
+}
+
 Status kv_show_stat(const Context& context, const KvShowArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const KvPlace place, KvPlace::open(context, arguments.where, "terrace kv stat"));
   TERRACE_ASSIGN_OR_RETURN(const auto space, attach_kv(place, KvUse::reads));
   TERRACE_ASSIGN_OR_RETURN(const KvStat stat, space->stat());
+  TERRACE_ASSIGN_OR_RETURN(const auto spill, open_kv_spill(arguments.spill, false));
+  KvSpillStat spilled;
+  if (spill != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(spilled, spill->stat());
+  }
   if (context.json) {
-    print_json(kv_stat_json(stat));
+    nlohmann::json document = kv_stat_json(stat);
+    if (spill != nullptr) document["spill"] = kv_spill_json(spilled);
+    print_json(document);
     return {};
   }
   print_text(
@@ -74,6 +96,17 @@ Status kv_show_stat(const Context& context, const KvShowArguments& arguments) {
                     or_dash(part.host == 0 ? "" : std::to_string(part.host)), std::to_string(part.blocks),
                     format_size(part.block_bytes), format_size(part.chunk_bytes)});
   print_table({"PART", "STATE", "HOST", "BLOCKS", "BYTES", "HAS"}, rows);
+  if (spill == nullptr) return {};
+  print_text("\n" +
+             format_block(
+                 {{"spill", printable(arguments.spill)},
+                  {"blocks", std::to_string(spilled.blocks)},
+                  {"bytes", format_size(spilled.block_bytes) + " of " + format_size(spilled.budget_bytes)},
+                  {"segments", std::to_string(spilled.segments) + " of " + format_size(spilled.segment_bytes) +
+                                   ", " + std::to_string(spilled.free_segments) + " free"},
+                  {"processes", std::to_string(spilled.slots_open) + ", of " + std::to_string(spilled.slots) +
+                                    " that there were at most"}}) +
+             "\n");
   return {};
 }
 
@@ -160,6 +193,7 @@ void add_kv_show_verbs(Command kv, Context& context) {
   const auto arguments = std::make_shared<KvShowArguments>();
   Command stat = kv.add_subcommand("stat", "How full a space is, and who owns its parts");
   add_kv_where(stat, arguments->where);
+  stat.add_option("--spill", arguments->spill, "Also what is in this spill folder").type_name("DIR");
   on_verb(stat, context, [&context, arguments] { return kv_show_stat(context, *arguments); });
 
   Command list = kv.add_subcommand("list", "The blocks of a space");
