@@ -24,7 +24,6 @@ class CopyJob final : public Job {
   // `keep`: what must stay mapped meanwhile.
   CopyJob(std::vector<Copy> copies, std::vector<std::shared_ptr<MappedLease>> keep);
   bool is_small() const override { return small_; }
-  bool waits() const override { return false; }
 
  private:
   nixl_status_t run(size_t task) override;

@@ -33,8 +33,6 @@ class Job {
 
   // So little that it is done while NIXL posts it.
   virtual bool is_small() const = 0;
-  // Whether a task may wait for others than the processor.
-  virtual bool waits() const = 0;
 
  protected:
   explicit Job(size_t tasks) : tasks_(tasks) {}

@@ -19,7 +19,7 @@ ObjectJob::ObjectJob(Objects& objects, bool writes, std::vector<ObjectTransfer> 
   uint64_t all = 0;
   for (const ObjectTransfer& transfer : transfers_)
     for (const ObjectPiece& piece : transfer.pieces) all += piece.bytes;
-  small_ = !writes_ && all <= small_bytes;  // a put may wait for room
+  small_ = !writes_ && all <= small_bytes;  // a put may wait for room, 50 ms
 }
 
 nixl_status_t ObjectJob::run(size_t task) {

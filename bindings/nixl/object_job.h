@@ -20,7 +20,6 @@ class ObjectJob final : public Job {
  public:
   ObjectJob(Objects& objects, bool writes, std::vector<ObjectTransfer> transfers);
   bool is_small() const override { return small_; }
-  bool waits() const override { return writes_; }
 
  private:
   nixl_status_t run(size_t task) override;

@@ -153,7 +153,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t& /*operation*/, const nixl_m
 nixl_status_t Engine::checkXfer(nixlBackendReqH* handle) const {
   if (handle == nullptr) return NIXL_ERR_INVALID_PARAM;
   Job& job = job_of(handle);
-  if (!job.waits() || settings_.threads == 0) job.step();
+  job.step();
   return job.status();
 }
 
