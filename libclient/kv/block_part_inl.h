@@ -36,7 +36,6 @@ void BlockPart<Memory>::take_over() {
 // Whether a live record stays. What it had of the data is noted, its word is that of a block that stays.
 template <CoherenceMemory Memory>
 bool BlockPart<Memory>::repair(uint32_t index) {
-  Block block;
   // Nobody published that often: versions never wrap into the flags.
   if (coherence::version_of(word(index)) > layout::word_version_mask / 2) return false;
   const auto* const words = reinterpret_cast<const uint64_t*>(record(index));
