@@ -91,4 +91,8 @@ interface HostAgent {
   kept @11 (object :AgentObject) -> (error :Terrace.Error, kept :Bool, ended :Bool);
   # Whether a fenced object's memory is kept for pages that somebody on this host still holds; `ended`: it was, and nobody
   # holds any more. Changes nothing. An agent of an earlier version does not know the call.
+  endHolders @12 (name :Text) -> (error :Terrace.Error, ended :List(Text));
+  # Before `fence` and `rebind` of a lease whose onFence is `kill`: ends those of this host's processes that agreed to it,
+  # and names them ("python3[1234]"). Answered once they run no more; `busy`: one has not ended yet, says which. Can be
+  # repeated. An agent of an earlier version does not know the call, and has given no such lease to anybody.
 }

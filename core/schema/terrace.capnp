@@ -49,6 +49,10 @@ enum LeaseCause {      # why a lease was or is being taken from its holder
   moved @6;
 }
 
+# What becomes of the processes that hold a lease when its memory is taken. `kill`: each of them agreed to be ended first, so
+# that what they pinned (a GPU's registration, say) holds up nobody (docs/design/0047-kill-then-fence.md).
+enum OnFence { keep @0; kill @1; }
+
 enum DeviceState { inService @0; draining @1; failed @2; }
 enum Placement { linear @0; striped @1; spread @2; }
 # Whether memory may go from one tenant to another who does not trust it: `verified` where nobody reaches it after a
@@ -156,6 +160,7 @@ struct LeaseInfo {
   persistent @27 :Bool; # no expiry: ttlNs is 0
   measured @28 :Bool $Json.hidden; # objectBytes was looked at: the call was about this lease
   offeredTo @29 :Text $Json.nullable; # the tenant whose acceptance makes it that one's; empty: none
+  onFence @30 :OnFence;
 }
 
 struct DeviceInfo {
@@ -499,6 +504,7 @@ enum EventKind {
   backupTaken @37;
   checkFoundProblems @38;
   eventsDropped @39;     # a sink of [events] did not take as many as `count`
+  leaseHolderEnded @40;  # a process that had agreed to it, before the memory was taken
 }
 enum EventSeverity { info @0; warning @1; critical @2; }
 
@@ -647,16 +653,21 @@ struct GrantRequest {
   waitNs @9 :UInt64;       # how long to wait in the queue of a full pool; 0: not at all
   endsWithHolders @10 :Bool;  # given back at once when every process that had it handed over, on the manager's
                               # own machine, has ended; else it lives until its expiry. Not with persistent
+  onFence @11 :OnFence;       # kill: whoever holds it is ended before its memory is taken, and the caller agrees to that
+  process @12 :UInt32;        # of the caller, as it knows itself (getpid). With `kill` it has to be the process that
+                              # opened this connection: nobody agrees for another one
 }
 
 interface TenantSession {
   grant @0 (request :GrantRequest) -> (error :Error, info :LeaseInfo, lease :Lease);
-  attach @1 (lease :UInt64, label :Text, access :Access, endsWithHolders :Bool, withoutMemory :Bool)
+  attach @1 (lease :UInt64, label :Text, access :Access, endsWithHolders :Bool, withoutMemory :Bool,
+             onFence :OnFence, process :UInt32)
       -> (error :Error, info :LeaseInfo, lease :Lease);
   # By id, or by label when the id is 0. Read-only access gives a descriptor that the kernel refuses to
   # map writable. Other tenants' leases do not exist for this session. endsWithHolders: what the process asked
   # for in its grant, for a manager that was restarted since. withoutMemory: where none can be handed over (TLS), the
-  # capability comes without a descriptor and makes nobody a holder; elsewhere it says nothing.
+  # capability comes without a descriptor and makes nobody a holder; elsewhere it says nothing. A lease whose onFence is
+  # `kill` is attached only with the same word, as in a grant; of another one the word says nothing.
   list @2 (after :UInt64, limit :UInt32) -> (error :Error, leases :List(LeaseInfo));
   pools @3 () -> (error :Error, pools :List(PoolInfo));
   renewMany @4 (leases :List(UInt64), ttlNs :UInt64) -> (error :Error, failed :List(RenewFailure));
@@ -742,6 +753,7 @@ struct AdminGrant {      # a grant that an operator asks for, of which nobody is
   requestHigh @8 :UInt64;
   requestLow @9 :UInt64;
   waitNs @10 :UInt64;    # of a preview only: a grant here does not wait
+  onFence @11 :OnFence;
 }
 
 struct PreviewedAct {    # one of Admin's, with its parameters

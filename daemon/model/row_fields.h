@@ -76,6 +76,18 @@ struct Stored<PoolRow> {
   }
 };
 
+// Whether a lease is movable, and what becomes of its holders at a fence, which share a byte in the store: an older row has
+// the first of them only. Never both.
+enum class LeaseWords : uint8_t { last = 2 };
+constexpr LeaseWords words_of(const LeaseRow& row) {
+  return static_cast<LeaseWords>((row.movable ? 1u : 0u) | static_cast<unsigned>(row.on_fence) << 1);
+}
+constexpr void set_words(LeaseRow& row, LeaseWords words) {
+  row.movable = (static_cast<unsigned>(words) & 1) != 0;
+  row.on_fence = static_cast<OnFence>(static_cast<unsigned>(words) >> 1 & 1);
+}
+constexpr void set_words(const LeaseRow&, LeaseWords) {}  // it was only read
+
 template <>
 struct Stored<LeaseRow> {
   static constexpr const char* table = "lease";
@@ -104,7 +116,9 @@ struct Stored<LeaseRow> {
     io.random("request_high", row.request_high);
     io.random("request_low", row.request_low);
     io.small("cause", row.cause, LeaseCause::moved);
-    io.truth("movable", row.movable);
+    LeaseWords words = words_of(row);
+    io.small("words", words, LeaseWords::last);
+    set_words(row, words);
     io.integer("target_bytes", row.target_bytes);
     io.text("next_object", row.next_object, limits::name_bytes_max);
   }

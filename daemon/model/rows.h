@@ -67,6 +67,9 @@ enum class PoolCoherence : uint8_t { unknown = 0, coherent = 1, noncoherent = 2 
 // (daemon/memory/tier_attributes.h, Fence) nothing is granted to tenants who do not trust each other.
 enum class TenantTrust : uint8_t { none = 0, mutual = 1 };
 
+// What becomes of the processes that hold a lease when its memory is taken. kill: each has agreed to be ended first.
+enum class OnFence : uint8_t { keep = 0, kill = 1 };
+
 struct DeviceRow {
   DeviceId id;
   std::string serial;   // identity across boots
@@ -112,6 +115,7 @@ struct LeaseRow {
   bool movable = false;       // its holder agreed to be asked to move, and to be moved while nobody holds it
   uint64_t target_bytes = 0;  // what the object is being cut to, by a shrink or to undo a growth; 0 otherwise
   std::string next_object;    // while transferring: the object that takes the bytes over; empty otherwise
+  OnFence on_fence = OnFence::keep;  // kill: not movable
 
   bool operator==(const LeaseRow&) const = default;
 };

@@ -129,6 +129,7 @@ void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, S
   out.setReason(lease.reason);
   out.setCause(static_cast<rpc::LeaseCause>(lease.cause));
   out.setMovable(lease.movable);
+  out.setOnFence(static_cast<rpc::OnFence>(lease.on_fence));
   out.setHolders(static_cast<uint32_t>(service.holders(lease.id)));
   out.setGranuleBytes(state.pool_granule_bytes(lease.pool));
   out.setTier("cxl");

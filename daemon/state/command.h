@@ -146,6 +146,7 @@ struct Grant {
   std::string device = {};  // serial of the only device that it may lie on; empty: as the pool's placement says
   // Pages that somebody pinned in the pool's memory may outlast a fence.
   bool pins_outlast = false;
+  OnFence on_fence = OnFence::keep;
 };
 // Nobody waits for this grant any more: a waiting one leaves the queue, others are left alone.
 struct CancelGrant {

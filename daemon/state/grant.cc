@@ -90,6 +90,11 @@ Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) cons
                                                     command.tenant + " has the label '" + command.label + "'");
     }
   }
+  if (command.on_fence == OnFence::kill && command.movable) {
+    return refused(
+        ErrorCode::invalid_argument,
+        "a lease whose holders may pin its memory (--on-fence kill) cannot be moved: leave --movable out");
+  }
   if (leases_.size() >= limits::leases_max)
     return refused(ErrorCode::limit_exceeded, "this manager holds its limit of 1,000,000 leases");
   return {};
@@ -133,6 +138,7 @@ Step StateMachine::on(const Grant& command) {
   lease.request_high = command.request_high;
   lease.request_low = command.request_low;
   lease.movable = command.movable;
+  lease.on_fence = command.on_fence;
   if (Status status = check_quota(lease.tenant, lease.bytes, 1); !status.ok())
     return refuse(std::move(status).error());
   auto extents = take_room(lease.pool, lease.tenant, granules, command.device);

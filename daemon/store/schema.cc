@@ -28,6 +28,16 @@ std::string table_sql() {
   return table_sql(Stored<Row>::table, first + rest.definitions, text ? ", WITHOUT ROWID" : "");
 }
 
+// Leases as version 4 made them; rename_movable came later.
+constexpr const char* lease_columns_4 =
+    "  id INTEGER PRIMARY KEY,\n  pool INTEGER NOT NULL,\n  tenant TEXT NOT NULL,\n  host TEXT NOT NULL,\n"
+    "  label TEXT NOT NULL,\n  object TEXT NOT NULL,\n  reason TEXT NOT NULL,\n  extents BLOB NOT NULL,\n"
+    "  epoch INTEGER NOT NULL,\n  mode INTEGER NOT NULL,\n  phase INTEGER NOT NULL,\n  bytes INTEGER NOT "
+    "NULL,\n"
+    "  ttl_ns INTEGER NOT NULL,\n  expiry_ns INTEGER NOT NULL,\n  deadline_ns INTEGER NOT NULL,\n"
+    "  request_high INTEGER NOT NULL,\n  request_low INTEGER NOT NULL,\n  cause INTEGER NOT NULL,\n"
+    "  movable INTEGER NOT NULL,\n  target_bytes INTEGER NOT NULL,\n  next_object TEXT NOT NULL,\n";
+
 // Pools as version 4 made them; rename_coherence came later.
 constexpr const char* pool_columns_4 =
     "  id INTEGER PRIMARY KEY,\n  name TEXT NOT NULL,\n  placement INTEGER NOT NULL,\n"
@@ -39,7 +49,7 @@ Status create_tables(Connection& connection) {
           "meta",
           "  id INTEGER PRIMARY KEY CHECK (id = 1),\n" + older_meta_column_texts<SealFields4>().definitions,
           "") +
-      table_sql<DeviceRow>() + table_sql("pool", pool_columns_4, "") + table_sql<LeaseRow>() +
+      table_sql<DeviceRow>() + table_sql("pool", pool_columns_4, "") + table_sql("lease", lease_columns_4, "") +
       table_sql<QuotaRow>() + table_sql<ReservationRow>() + table_sql<OwnerRow>() + table_sql<AuditRow>();
   return connection.exec(sql.c_str(), "create_tables");
 }
@@ -102,11 +112,17 @@ Status rename_coherence(Connection& connection) {
   return connection.exec("ALTER TABLE pool RENAME COLUMN coherence TO words", "rename_coherence");
 }
 
+// As rename_coherence.
+Status rename_movable(Connection& connection) {
+  return connection.exec("ALTER TABLE lease RENAME COLUMN movable TO words", "rename_movable");
+}
+
 constexpr Migration all_migrations[] = {
     {store_version_first, "all tables", create_tables},
     {5, "128 bits of store id", add_store_high},
     {6, "whether the store is a restored copy", add_restored},
     {7, "whether a pool's tenants trust each other", rename_coherence},
+    {8, "what becomes of a lease's holders at a fence", rename_movable},
 };
 
 }  // namespace

@@ -22,8 +22,8 @@ namespace {
 constexpr const char* where_restore = "restore";
 
 // What may lie beside a store and belongs to its commits, or to its leases. The mark stays where it is: it is the lock.
-constexpr std::array<const char*, 8> moved_suffixes = {"",           "-wal",       "-shm",     "-journal",
-                                                       "-journal-a", "-journal-b", "-holders", "-new"};
+constexpr std::array<const char*, 9> moved_suffixes = {
+    "", "-wal", "-shm", "-journal", "-journal-a", "-journal-b", "-holders", "-consents", "-new"};
 
 std::string prepared_path(const std::string& state_path) {
   return state_path + "-restoring";

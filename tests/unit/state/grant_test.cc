@@ -33,6 +33,21 @@ TEST_CASE("StateMachine: a grant is pending until it is carved, and durable only
   CHECK(carved.effects.empty());
 }
 
+TEST_CASE("StateMachine: a lease whose holders are ended at a fence says so for good, and is not movable") {
+  Manager m({10});
+  Grant request = m.request(granule);
+  request.on_fence = OnFence::kill;
+  const LeaseRow lease = m.grant(request);
+  CHECK(lease.on_fence == OnFence::kill);
+  CHECK(m.machine.image().leases.at(0).on_fence == OnFence::kill);
+  CHECK(m.grant(m.request(granule)).on_fence == OnFence::keep);
+  request.movable = true;
+  const Step refused = m.apply(request);
+  REQUIRE(!refused.reply.ok());
+  CHECK(refused.reply.error().code == ErrorCode::invalid_argument);
+  CHECK(refused.reply.error().detail.find("--on-fence kill") != std::string::npos);
+}
+
 TEST_CASE("StateMachine: bytes are rounded up to granules") {
   Manager m({10});
   CHECK(m.grant(m.request(1)).bytes == granule);

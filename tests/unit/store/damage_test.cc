@@ -247,10 +247,10 @@ TEST_CASE("Store damage: rows that someone else changed are refused") {
       "UPDATE lease SET id=77 WHERE id=2",
       "INSERT INTO lease SELECT 99, pool, tenant, host, label, object, reason, extents, epoch, mode, phase, "
       "bytes, "
-      "ttl_ns, expiry_ns, deadline_ns, request_high, request_low, cause, movable, target_bytes, next_object, "
+      "ttl_ns, expiry_ns, deadline_ns, request_high, request_low, cause, words, target_bytes, next_object, "
       "crc "
       "FROM lease WHERE id=1",
-      "UPDATE lease SET movable=2 WHERE id=1",
+      "UPDATE lease SET words=2 WHERE id=1",
       "UPDATE device SET state=1 WHERE id=1",
       "UPDATE pool SET placement=2",
       "INSERT INTO quota VALUES ('alice', 1, 1, 0)",

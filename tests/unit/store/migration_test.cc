@@ -76,8 +76,17 @@ void make_older(const std::string& path, uint32_t (*crc_of)(const MetaRow&, cons
   REQUIRE(connection->exec(sql.c_str(), "test").ok());
   connection->keep_log(false);
 }
+// Before what becomes of a lease's holders at a fence: whether it is movable alone.
+void make_version_7(const std::string& path) {
+  auto connection = Connection::open(path, false);
+  REQUIRE(connection.ok());
+  REQUIRE(
+      connection->exec("ALTER TABLE lease RENAME COLUMN words TO movable; PRAGMA user_version=7", "test").ok());
+  connection->keep_log(false);
+}
 // Before a pool's trust: its coherence alone.
 void make_version_6(const std::string& path) {
+  make_version_7(path);
   auto connection = Connection::open(path, false);
   REQUIRE(connection.ok());
   REQUIRE(connection->exec("ALTER TABLE pool RENAME COLUMN words TO coherence; PRAGMA user_version=6", "test")
@@ -93,6 +102,15 @@ void make_version_4(const std::string& path, uint32_t crc_error = 0) {
   make_version_5(path);
   make_older<SealFields4>(path, row_crc_4, "ALTER TABLE meta DROP COLUMN store_high; PRAGMA user_version=4",
                           crc_error);
+}
+
+void commit_lease(const std::string& path, const LeaseRow& row) {
+  auto store = open_store(path);
+  REQUIRE_MESSAGE(store.ok(), store.error().to_string());
+  REQUIRE((*store)->load().ok());
+  Delta delta;
+  delta.leases[row.id] = row;
+  REQUIRE((*store)->commit(delta).ok());
 }
 
 void commit_pool(const std::string& path, const PoolRow& row) {
@@ -203,6 +221,22 @@ TEST_CASE(
   CHECK(query(path, "SELECT words FROM pool") == "6");
 }
 
+TEST_CASE("Store migration: no lease of a store of version 7 ends its holders, and what is movable stays so") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  LeaseRow lease = load_store(path)->leases.at(0);
+  lease.movable = true;
+  commit_lease(path, lease);
+  make_version_7(path);
+  CHECK(load_store(path)->leases.at(0) == lease);
+  lease.movable = false;
+  lease.on_fence = OnFence::kill;
+  commit_lease(path, lease);
+  CHECK(load_store(path)->leases.at(0) == lease);
+  CHECK(query(path, "SELECT group_concat(words) FROM lease") == "2,0,0");
+}
+
 namespace {
 
 // Opens as the manager does. Returns the folders that it was told of.
@@ -235,7 +269,7 @@ TEST_CASE("Store migration: the files of an older store are kept before it is mi
   CHECK(kept[0].starts_with(path + ".version-5-"));
   CHECK(read_bytes(kept[0] + "/state.db") == before);
   CHECK(read_bytes(kept[0] + "/state.db.hosts") == "rack7\n");
-  CHECK(query(path, "PRAGMA user_version") == "7");
+  CHECK(query(path, "PRAGMA user_version") == "8");
   CHECK(open_keeping_older(path, opened).empty());
   // What was kept is a store of its own.
   const Result<Image> image = load_store(kept[0] + "/state.db");
@@ -270,7 +304,7 @@ TEST_CASE("Store migration: a store whose copy does not fit the disk stays as it
     Status opened;
     if (!arm_failpoints("keep_older_copy=error:ENOSPC").ok()) ::_exit(10);
     if (!open_keeping_older(path, opened).empty() || opened.ok()) ::_exit(11);
-    const std::string told = "is not migrated to 7 before a copy of it is kept in " + path + ".version-6-";
+    const std::string told = "is not migrated to 8 before a copy of it is kept in " + path + ".version-6-";
     if (opened.error().code != ErrorCode::capacity_exhausted) ::_exit(12);
     if (opened.error().detail.find(told) == std::string::npos) ::_exit(13);
   });
@@ -343,26 +377,26 @@ TEST_CASE("Store migration: an older store moves forward through every step, row
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
   const Result<Image> before = load_store(path);
-  const auto newer = with({{8, "notes", add_table}, {9, "notes from labels", fill_table}});
+  const auto newer = with({{9, "notes", add_table}, {10, "notes from labels", fill_table}});
   for (int round = 0; round < 2; ++round) {
     const Result<Image> after = load_with(path, newer);
     REQUIRE_MESSAGE(after.ok(), after.error().to_string());
     CHECK(same(*after, *before));
   }
-  CHECK(query(path, "PRAGMA user_version") == "9");
+  CHECK(query(path, "PRAGMA user_version") == "10");
   CHECK(query(path, "SELECT count(*) FROM note") == "3");
 }
 
 TEST_CASE("Store migration: a fresh store runs all steps") {
   TemporaryFolder folder;
-  REQUIRE(load_with(folder.file("state.db"), with({{8, "notes", add_table}})).ok());
-  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "8");
+  REQUIRE(load_with(folder.file("state.db"), with({{9, "notes", add_table}})).ok());
+  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "9");
 }
 
 TEST_CASE("Store migration: a newer store is a version mismatch, and stays as it is") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  REQUIRE(load_with(path, with({{8, "notes", add_table}})).ok());
+  REQUIRE(load_with(path, with({{9, "notes", add_table}})).ok());
   const std::string before = read_bytes(path);
   const Result<Image> image = load_store(path);
   REQUIRE(!image.ok());
@@ -374,12 +408,12 @@ TEST_CASE("Store migration: a step that fails, or loses a row, leaves the old ve
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
-  CHECK(!load_with(path, with({{8, "notes", add_table}, {9, "fails", fail_half_way}})).ok());
-  const Result<Image> lossy = load_with(path, with({{8, "loses a lease", lose_a_row}}));
+  CHECK(!load_with(path, with({{9, "notes", add_table}, {10, "fails", fail_half_way}})).ok());
+  const Result<Image> lossy = load_with(path, with({{9, "loses a lease", lose_a_row}}));
   REQUIRE(!lossy.ok());
   CHECK(lossy.error().code == ErrorCode::corrupt);
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());
   CHECK(image->leases.size() == 3);
-  CHECK(query(path, "PRAGMA user_version") == "7");
+  CHECK(query(path, "PRAGMA user_version") == "8");
 }
