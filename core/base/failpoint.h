@@ -30,6 +30,7 @@
   X(reply_before_send, daemon, "the new state, unacknowledged")                                            \
   X(reply_after_send, daemon, "the new state, acknowledged")                                               \
   X(notify_before_send, daemon, "a revoking lease whose holder was not told; told again after start")      \
+  X(fence_after_end, daemon, "a fencing lease whose holders have ended; fenced at start")                  \
   X(fence_before_truncate, daemon, "a fencing lease; fenced at start before anything is granted")          \
   X(fence_after_truncate, daemon, "a fenced object still recorded as fencing; fenced again")               \
   X(scrub_before_verify, daemon, "a scrubbing lease; scrubbed again at start")                             \

@@ -38,6 +38,9 @@ inline constexpr uint64_t ttl_ns_default = 60 * ns_per_s;
 // How long holders have after a start to say that they are there, before the manager moves what nobody seems to have (a
 // client tries to reconnect at least once a second).
 inline constexpr uint64_t reconnect_ns = 5 * ns_per_s;
+// How long a fence waits for holders that it has killed (on_fence kill). Letting go of a TiB that a device's driver has
+// pinned takes seconds; what takes longer hangs in the kernel, and its lease is quarantined until it has ended.
+inline constexpr uint64_t holder_end_ns_max = 10 * ns_per_s;
 inline constexpr uint64_t grace_ns_max = 3600 * ns_per_s;
 
 // The queue of a full pool. A request waits in the daemon's memory (about 1 KiB) and for half of its turn keeps

@@ -66,24 +66,12 @@ void Engine::perform(Effect effect) {
         },
         resize->object, std::max(resize->from_bytes, resize->to_bytes), false, share_of(resize->lease));
   } else if (auto* rebind = std::get_if<RebindObject>(&effect)) {
-    run_backend(
-        [this, e = *rebind]() -> Status {
-          Status status = backend_.rebind(e.from, e.to, e.bytes, e.extents);
-          // No room for one piece more: both objects are whole, it goes on when there is.
-          if (!status.ok() && status.error().code == ErrorCode::capacity_exhausted) {
-            Error later = status.error();
-            later.os_errno = EAGAIN;
-            return later;
-          }
-          return status;
-        },
-        [this, lease = rebind->lease](Status status) {
-          if (!status.ok())
-            log::error("lease {} could not be handed over: {}", lease.value, status.error().to_string());
-          finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
-        },
-        // Between machines: what waits for an agent waits on its lane, not on this machine's.
-        object_host(rebind->from).empty() ? rebind->to : rebind->from, UINT64_MAX, false);
+    end_holders(rebind->lease, rebind->from, [this, e = *rebind](Status ended) {
+      if (ended.ok())
+        this->rebind(e);
+      else
+        finish_change(e.lease, RebindFinished{e.lease, std::move(ended), clock_.now_ns()});
+    });
   } else {
     perform_immediate(effect);  // recovery's
   }
@@ -216,27 +204,60 @@ void Engine::finish_change(LeaseId lease, Command finished) {
   apply(finished, waiting.get() == nullptr ? nullptr : &waiting, actor);
 }
 
+void Engine::rebind(const RebindObject& effect) {
+  run_backend(
+      [this, e = effect]() -> Status {
+        Status status = backend_.rebind(e.from, e.to, e.bytes, e.extents);
+        // No room for one piece more: both objects are whole, it goes on when there is.
+        if (!status.ok() && status.error().code == ErrorCode::capacity_exhausted) {
+          Error later = status.error();
+          later.os_errno = EAGAIN;
+          return later;
+        }
+        return status;
+      },
+      [this, lease = effect.lease, from = effect.from](Status status) {
+        if (!status.ok())
+          log::error("lease {} could not be handed over: {}", lease.value, status.error().to_string());
+        else if (ender_ != nullptr)
+          ender_->forget(from);
+        finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
+      },
+      // Between machines: what waits for an agent waits on its lane, not on this machine's.
+      object_host(effect.from).empty() ? effect.to : effect.from, UINT64_MAX, false);
+}
+
 void Engine::fence(const FenceObject& effect) {
   // Before anything that waits: others' carves must not give a fenced holder more time.
   const LeaseRow* lease = state_->find_lease(effect.lease);
   const std::pair<uint64_t, LeaseId> begun(clock_.now_ns(), effect.lease);
   facts_.fences.insert(begun);
   if (lease != nullptr) ++times_.leases_ended[lease->cause];
+  end_holders(effect.lease, effect.object, [this, effect, begun](Status ended) {
+    if (ended.ok())
+      fence_object(effect, begun);
+    else
+      fenced(effect, begun, std::move(ended));
+  });
+}
+
+void Engine::fenced(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun, Status status) {
+  facts_.fences.erase(begun);
+  if (status.ok()) times_.fences.add(clock_.now_ns() - begun.first);
+  trace_lease(effect.lease, "fence", begun.first);
+  if (!status.ok()) {
+    ++facts_.fences_failed;
+    facts_.last_fence_failure = "lease " + std::to_string(effect.lease.value) + ": " + status.error().detail;
+  }
+  fence_took_ns_ = clock_.now_ns() - begun.first;
+  apply(FenceFinished{effect.lease, std::move(status), clock_.now_ns()}, nullptr);
+  fence_took_ns_ = 0;
+}
+
+void Engine::fence_object(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun) {
+  const LeaseRow* lease = state_->find_lease(effect.lease);
   run_backend([this, object = effect.object]() -> Status { return backend_.fence(object); },
-              [this, id = effect.lease, begun](Status status) {
-                facts_.fences.erase(begun);
-                if (status.ok()) times_.fences.add(clock_.now_ns() - begun.first);
-                trace_lease(id, "fence", begun.first);
-                if (!status.ok()) {
-                  ++facts_.fences_failed;
-                  facts_.last_fence_failure =
-                      "lease " + std::to_string(id.value) + ": " + status.error().detail;
-                }
-                fence_took_ns_ = clock_.now_ns() - begun.first;
-                apply(FenceFinished{id, std::move(status), clock_.now_ns()}, nullptr);
-                fence_took_ns_ = 0;
-              },
-              effect.object,
+              [this, effect, begun](Status status) { fenced(effect, begun, std::move(status)); }, effect.object,
               // What is being handed over is fenced behind that work, on the same worker.
               lease == nullptr || !lease->next_object.empty() ? UINT64_MAX : lease->bytes,
               lease == nullptr || lease->next_object.empty());

@@ -68,6 +68,17 @@ class HolderNotifier {
   }
 };
 
+// Ends processes that agreed to it before the memory of an object of this machine is taken (on_fence kill); daemon/consent
+// implements it.
+class HolderEnder {
+ public:
+  virtual ~HolderEnder() = default;
+  // Resolves once they run no more, or when one takes too long. Done again it is no error.
+  virtual kj::Promise<HoldersEnded> end_holders(const std::string& object) = 0;
+  // The object is gone, and its name is never used again.
+  virtual void forget(const std::string& object) = 0;
+};
+
 // Sees what the state machine decides, before anything of it is durable or known outside: the simulation's
 // checkers (tests/sim). It changes nothing.
 class EngineWatcher {
@@ -267,6 +278,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   using StartCheck = std::function<std::vector<std::string>(const Image&)>;
   void set_start_check(StartCheck check) { start_check_ = std::move(check); }
   void set_notifier(HolderNotifier* notifier) { notifier_ = notifier; }
+  // Before start(), which may go on with fences. None: nobody is ended.
+  void set_holder_ender(HolderEnder* ender) { ender_ = ender; }
   void set_watcher(EngineWatcher* watcher) { watcher_ = watcher; }
   // Of the calls that submit commands: their Actor has the call's own. None: nothing is traced.
   void set_tracer(std::shared_ptr<Tracer> tracer) { tracer_ = std::move(tracer); }
@@ -323,6 +336,14 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void trace_work_ends(const Actor& actor, const char* name);
   void trace_lease(LeaseId lease, const char* name, uint64_t began_ns);
 
+  // kept_memory.cc: holders that are ended before their memory is taken, where they agreed to that
+  // `then(status)`: they run no more, or one still does. At once for leases whose holders go on.
+  void end_holders(LeaseId lease, std::string object, std::function<void(Status)> then);
+  kj::Promise<HoldersEnded> ask_to_end(const std::string& object);
+  void tell_ended(LeaseId lease, const std::vector<std::string>& ended);
+  void ask_for_unended();
+  void look_at_unended();
+
   // kept_memory.cc: memory that waits for pages that somebody still holds
   void ask_for_kept_memory();
   void note_kept_memory(LeaseId lease, const Status& scrubbed);
@@ -356,6 +377,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void finish_change(LeaseId lease, Command finished);
   void notify(const NotifyHolders& effect);
   void fence(const FenceObject& effect);
+  void fence_object(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun);
+  void fenced(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun, Status status);
+  void rebind(const RebindObject& effect);
   // Runs `work` where it is cheapest: here when it is quick, else on a worker; then `finished(status)` here.
   // One that lacks descriptors or memory is tried again until it does not.
   void tell_devices();  // the backend: which of them are adopted now
@@ -415,6 +439,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   kj::Timer& timer_;
   const EngineOptions options_;
   HolderNotifier* notifier_ = nullptr;
+  HolderEnder* ender_ = nullptr;
   EngineWatcher* watcher_ = nullptr;
   std::unique_ptr<StateMachine> state_;
 
@@ -440,6 +465,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool watching_leftovers_ = false;
   uint64_t leftover_pause_ns_ = 0;
   StartCheck start_check_;
+  std::set<LeaseId> unended_;  // quarantined, since a holder that was killed has not ended
+  std::set<LeaseId> looking_at_unended_;
   std::set<LeaseId> kept_;  // quarantined, maybe for pages that somebody holds
   std::set<Worker*> looking_at_kept_;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it

@@ -35,6 +35,7 @@ kj::Promise<void> Engine::keep_house() {
   const auto pause = static_cast<int64_t>(options_.housekeeping_ns) * kj::NANOSECONDS;
   return timer_.afterDelay(pause).then([this]() { return look_at_devices(); }).then([this]() {
     if (!refusing_) look_at_kept_memory();
+    if (!refusing_) look_at_unended();
     if (!refusing_) drive_moves();
     return keep_house();
   });

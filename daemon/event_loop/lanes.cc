@@ -58,6 +58,8 @@ Scrubber::Reports Engine::scrub_reports() {
             trace_lease(job.lease, "scrub", clock_.now_ns() - took_ns);
             const bool erased = status.ok();
             apply(ScrubFinished{job.lease, std::move(status), clock_.now_ns()}, nullptr);
+            if (erased && ender_ != nullptr && state_->find_lease(job.lease) == nullptr)
+              ender_->forget(job.object);
             if (erased) ended_by_.erase(job.lease.value);
           }};
 }

@@ -13,9 +13,8 @@
 #include <charconv>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
-
-#include "core/base/unique_fd.h"
 
 namespace terrace::daemon {
 namespace {
@@ -77,7 +76,7 @@ bool readable(int fd, short events) {
 
 }  // namespace
 
-Result<ProcessId> peer_process(int socket, int32_t pid) {
+Result<ProcessId> peer_process(int socket, int32_t pid, UniqueFd* pidfd) {
   const auto refused = [pid](ErrorCode code, const char* what) {
     return Error{.code = code,
                  .where = where,
@@ -115,7 +114,18 @@ Result<ProcessId> peer_process(int socket, int32_t pid) {
   // one.
   if (readable(process.get(), POLLIN) || readable(socket, POLLRDHUP))
     return refused(ErrorCode::unavailable, "has ended");
+  if (pidfd != nullptr) *pidfd = std::move(process);
   return id;
+}
+
+UniqueFd open_living(const ProcessId& process) {
+  if (process.pid == 0 || process.pid > INT32_MAX || process.space != own_space()) return UniqueFd();
+  UniqueFd fd = open_process(process.pid);
+  if (!fd.valid()) return UniqueFd();
+  const std::optional<uint64_t> started = start_of(process.pid);
+  // Looked at last: while it lives, the number that was read by is its own.
+  if (started != process.started || readable(fd.get(), POLLIN)) return UniqueFd();
+  return fd;
 }
 
 bool process_has_ended(const ProcessId& process) {

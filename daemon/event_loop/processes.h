@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "core/base/result.h"
+#include "core/base/unique_fd.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
@@ -22,7 +23,11 @@ namespace terrace::daemon {
 // unavailable   the connection is gone
 //           unsupported   the process cannot be seen from here: another pid namespace, a hidden /proc, or one
 //                         that belongs to another pid namespace than the manager does; says which
-Result<ProcessId> peer_process(int socket, int32_t pid);
+// `pidfd`: gets a descriptor of it.
+Result<ProcessId> peer_process(int socket, int32_t pid, UniqueFd* pidfd = nullptr);
+
+// A pidfd of just this process, while it lives; invalid: it has ended, or cannot be seen.
+UniqueFd open_living(const ProcessId& process);
 
 // Whether it runs no instruction any more: all its threads have let go of its memory. false when in doubt.
 // Children that it forked are processes of their own, and do not count.

@@ -217,6 +217,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
         leftover_pause_ns_ = options_.leftover_pause_ns;
         watch_leftovers();
         ask_for_kept_memory();
+        ask_for_unended();
         [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_before_serve);
         return status;
       });

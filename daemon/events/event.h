@@ -52,8 +52,9 @@ enum class EventKind : uint8_t {
   backup_taken,
   check_found_problems,
   events_dropped,
+  lease_holder_ended,
 };
-inline constexpr size_t event_kinds = static_cast<size_t>(EventKind::events_dropped) + 1;
+inline constexpr size_t event_kinds = static_cast<size_t>(EventKind::lease_holder_ended) + 1;
 
 enum class EventSeverity : uint8_t { info, warning, critical };
 

@@ -24,6 +24,7 @@ kj::Duration patience(const AgentOrder& order) {
     case AgentOrder::Kind::copy: return 60 * kj::SECONDS + for_bytes;
     case AgentOrder::Kind::exchange:
     case AgentOrder::Kind::kept:
+    case AgentOrder::Kind::end_holders:
     case AgentOrder::Kind::fence:
     case AgentOrder::Kind::scrub:
     case AgentOrder::Kind::resize: break;
@@ -42,6 +43,26 @@ kj::Promise<AgentAnswer> answer_of(Request request) {
     if (status.ok()) return {OrderOutcome::done, {}, 0};
     return {OrderOutcome::refused, status.error(), 0};
   });
+}
+
+kj::Promise<AgentAnswer> send_end_holders(rpc::HostAgent::Client& agent, const AgentOrder& order) {
+  auto request = agent.endHoldersRequest();
+  request.setName(order.object);
+  return request.send()
+      .then([](auto&& reply) -> AgentAnswer {
+        AgentAnswer answer{OrderOutcome::done, {}, 0};
+        for (const capnp::Text::Reader name : reply.getEnded()) answer.ended.push_back(read_text(name));
+        if (Status status = read_error(reply.getError(), "agent"); !status.ok()) {
+          answer.outcome = OrderOutcome::refused;
+          answer.error = status.error();
+        }
+        return answer;
+      })
+      .catch_([](kj::Exception&& exception) -> AgentAnswer {
+        if (exception.getType() != kj::Exception::Type::UNIMPLEMENTED)
+          kj::throwFatalException(kj::mv(exception));
+        return {OrderOutcome::done, {}, 0};  // an agent of an earlier version
+      });
 }
 
 }  // namespace
@@ -258,6 +279,7 @@ kj::Promise<AgentAnswer> Agents::send(rpc::HostAgent::Client& agent, const Agent
         return answer;
       });
     }
+    case AgentOrder::Kind::end_holders: return send_end_holders(agent, order);
     case AgentOrder::Kind::fence: break;
   }
   auto request = agent.fenceRequest();

@@ -42,6 +42,14 @@ struct StoreClaim {
   bool check_only = false;  // whether it would be refused: nothing is written
 };
 
+// What came of the ending of an object's holders. A status that is not ok: one of them has not ended, which `holder_not_ended`
+// says in its detail.
+struct HoldersEnded {
+  Status status = {};
+  std::vector<std::string> ended = {};  // that this call ended: "python3[1234]"
+};
+inline constexpr const char* holder_not_ended = "has not ended within";
+
 // Memory that was fenced and cannot be used again yet.
 enum class Kept : uint8_t {
   no,
@@ -114,6 +122,14 @@ class Objects {
   virtual Kept kept(const std::string& name, const std::vector<Extent>& extents) {
     (void)name, (void)extents;
     return Kept::no;
+  }
+
+  // Ends the processes of the object's host that agreed to that (on_fence kill), before fence() or rebind(), and waits for
+  // their ends. For objects of this machine the engine has its HolderEnder, which waits without a thread. Done again it is
+  // no error. On a worker.
+  virtual HoldersEnded end_holders(const std::string& name) {
+    (void)name;
+    return {};
   }
 
   // Makes an object that is `from_bytes` long `to_bytes` long; where it grew it reads as zeros and its memory

@@ -147,7 +147,14 @@ Status open_way(const std::filesystem::path& path, uid_t user) {
 
 }  // namespace
 
-Status path_stays(uint64_t lease, bool movable) {
+Status path_stays(uint64_t lease, bool movable, OnFence on_fence) {
+  if (on_fence == OnFence::kill)
+    return Error{
+        .code = ErrorCode::unsupported,
+        .where = opening,
+        .detail = "whoever holds lease " + std::to_string(lease) +
+                  " agreed to be ended before its memory is taken (on_fence kill), and who opens a path agrees "
+                  "to nothing. Grant one without --on-fence kill for use by a path"};
   if (!movable) return {};
   return Error{
       .code = ErrorCode::unsupported,

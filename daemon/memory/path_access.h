@@ -29,7 +29,7 @@ namespace terrace::daemon {
 Result<std::string> allow_by_path(int fd, uid_t user, ObjectAccess access);
 
 // Whether the path of a lease's memory stays for the lease's life: `unsupported` for a movable one.
-Status path_stays(uint64_t lease, bool movable);
+Status path_stays(uint64_t lease, bool movable, OnFence on_fence);
 // What somebody is told who asks for another user and may not.
 Error other_user_refused(const char* where);
 

@@ -94,6 +94,7 @@ NEEDS = {
     "refused_users": _never,
     "races": _never,
     "shells": lambda: all(shutil.which(name) for name in ("zsh", "fish")),
+    "pidfds": lambda: _kernel(6, 9),
     "second_node": lambda: pathlib.Path("/sys/devices/system/node/node1").exists(),
 }
 

@@ -144,7 +144,7 @@ class Clients:
         movable = self._random.random() < 0.5
         journal.grant_asked()
         result = self._cli("lease", "grant", "--pool", "p", "--size", f"{self._random.randint(1, 8)}M", "--ttl", "600s",
-                           "--label", label, *(("--movable",) if movable else ()))
+                           "--label", label, *(("--movable",) if movable else ("--on-fence", "kill")))
         if result.code == 0:
             self._granted(result.json["lease"], movable)
         elif result.code == 4:  # no capacity: nothing was granted

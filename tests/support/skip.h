@@ -38,6 +38,7 @@ enum class Needs {
   second_node,    // a memory node 1
   time_slice,     // of a thread's own, Linux 6.12
   shells,         // zsh, fish
+  pidfds,         // that the kernel counts, Linux 6.9
 };
 
 struct SkippedCase {

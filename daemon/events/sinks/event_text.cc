@@ -13,7 +13,7 @@ namespace terrace::daemon {
 namespace {
 
 // Enums are cast, as in daemon/rpc.
-static_assert(static_cast<unsigned>(rpc::EventKind::EVENTS_DROPPED) + 1 == event_kinds);
+static_assert(static_cast<unsigned>(rpc::EventKind::LEASE_HOLDER_ENDED) + 1 == event_kinds);
 static_assert(static_cast<unsigned>(rpc::EventKind::DEVICE_LOST) ==
               static_cast<unsigned>(EventKind::device_lost));
 static_assert(static_cast<unsigned>(rpc::EventKind::CALL_DENIED) ==

@@ -261,6 +261,11 @@ Kept BackendSet::kept(const std::string& name, const std::vector<Extent>& extent
   return backend == nullptr ? Kept::no : backend->kept(name, extents);
 }
 
+HoldersEnded BackendSet::end_holders(const std::string& name) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? HoldersEnded{} : backend->end_holders(name);
+}
+
 bool BackendSet::is_shared(std::string_view name) const {
   Backend* backend = of_object(name);
   return backend != nullptr && lies_on_shared(*backend, name);

@@ -65,6 +65,7 @@ class BackendSet final : public Backend, public Composition, public SharedByHost
                 const std::vector<Extent>& extents) override;
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
   Kept kept(const std::string& name, const std::vector<Extent>& extents) override;
+  HoldersEnded end_holders(const std::string& name) override;
   bool is_shared(std::string_view name) const override;
   Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
                          const Nonce& put) override;

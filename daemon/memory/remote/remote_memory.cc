@@ -227,6 +227,19 @@ Status RemoteBackend::may_make_shared() {
   return Error{.code = ErrorCode::unavailable, .where = "carve", .detail = "the manager is ending"};
 }
 
+// An agent that does not know the question has given no such lease to anybody: it has nobody to end.
+HoldersEnded RemoteBackend::end_holders(const std::string& name) {
+  AgentAnswer answer = give(name, order_of(AgentOrder::Kind::end_holders));
+  switch (answer.outcome) {
+    case OrderOutcome::done: return {{}, std::move(answer.ended)};
+    case OrderOutcome::lapsed: return {};  // it ended them, and fenced, by itself
+    case OrderOutcome::refused: return {answer.error, std::move(answer.ended)};
+    case OrderOutcome::not_sent:
+    case OrderOutcome::unknown: break;
+  }
+  return {later(answer), {}};
+}
+
 Kept RemoteBackend::kept(const std::string& name, const std::vector<Extent>& extents) {
   const AgentAnswer answer = give(name, order_of(AgentOrder::Kind::kept, 0, extents));
   return answer.outcome == OrderOutcome::done ? answer.kept : Kept::yes;

@@ -44,7 +44,7 @@ struct WireExtent {
 };
 
 struct AgentOrder {
-  enum class Kind { carve, fence, erase, scrub, resize, rebind, copy, exchange, write_back, kept };
+  enum class Kind { carve, fence, erase, scrub, resize, rebind, copy, exchange, write_back, kept, end_holders };
   Kind kind = Kind::fence;
   std::string object;  // without the host
   std::string other;   // rebind, copy: the object that takes the bytes
@@ -66,10 +66,11 @@ enum class OrderOutcome {
 
 struct AgentAnswer {
   OrderOutcome outcome = OrderOutcome::not_sent;
-  Error error;            // in words, unless done
-  uint64_t bytes = 0;     // scrub
-  Nonce found = {};       // exchange
-  Kept kept = Kept::yes;  // kept
+  Error error;                          // in words, unless done
+  uint64_t bytes = 0;                   // scrub
+  Nonce found = {};                     // exchange
+  Kept kept = Kept::yes;                // kept
+  std::vector<std::string> ended = {};  // end_holders
 };
 
 // Gives orders to agents; blocks until the outcome is there, or is given up as unknown.
@@ -110,6 +111,7 @@ class RemoteBackend final : public Backend, public SharedByHosts {
                uint64_t length) override;
   // `yes` of a host that is away, that has lapsed, or whose agent does not know the question.
   Kept kept(const std::string& name, const std::vector<Extent>& extents) override;
+  HoldersEnded end_holders(const std::string& name) override;
   Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
                 const std::vector<Extent>& extents) override;
   Status rebind(const std::string& from, const std::string& to, uint64_t bytes,

@@ -25,7 +25,7 @@ struct ScriptedAgents final : AgentOrders {
     const OrderOutcome outcome = outcomes.empty() ? OrderOutcome::done : outcomes.front();
     if (!outcomes.empty()) outcomes.pop_front();
     Error error{.code = ErrorCode::io_error, .where = "test", .detail = "as scripted"};
-    return {outcome, error, given.kind == AgentOrder::Kind::scrub ? uint64_t{7} : uint64_t{0}, {}, kept};
+    return {outcome, error, given.kind == AgentOrder::Kind::scrub ? uint64_t{7} : uint64_t{0}, {}, kept, {"one[7]"}};
   }
   bool wait_until_forgotten(const std::string&) override {
     ++waits;
@@ -87,6 +87,23 @@ TEST_CASE("RemoteBackend: an order names extents by serial and bytes, and the ob
   CHECK(order.extents[0].length == 16 * mib);
   CHECK(host.set.usage(host.name)->bytes == 16 * mib);
   CHECK(host.set.open(host.name, ObjectAccess::read_write).error().code == ErrorCode::unsupported);
+}
+
+TEST_CASE("RemoteBackend: its agent ends who agreed to that, and nothing goes on while nobody can say that it did") {
+  Remote host;
+  const auto outcome_of = [&host](OrderOutcome outcome) {
+    host.agents.outcomes = {outcome};
+    return host.set.end_holders(host.name);
+  };
+  const HoldersEnded done = outcome_of(OrderOutcome::done);
+  CHECK(done.status.ok());
+  CHECK(done.ended == std::vector<std::string>{"one[7]"});
+  CHECK(host.agents.orders.back().kind == AgentOrder::Kind::end_holders);
+  CHECK(host.agents.orders.back().object == "lease-7");
+  CHECK(outcome_of(OrderOutcome::lapsed).status.ok());  // the host did so by itself
+  CHECK(outcome_of(OrderOutcome::refused).status.error().code == ErrorCode::io_error);
+  CHECK(passes(outcome_of(OrderOutcome::not_sent).status));
+  CHECK(passes(outcome_of(OrderOutcome::unknown).status));
 }
 
 TEST_CASE(

@@ -78,6 +78,7 @@ class DirectAgent final : public AgentOrders {
         TERRACE_ASSIGN_OR_RETURN(answer.bytes, backend_->scrub(order.object));
         return {};
       }
+      case AgentOrder::Kind::end_holders:
       case AgentOrder::Kind::resize:
       case AgentOrder::Kind::copy: break;
     }
