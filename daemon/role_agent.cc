@@ -19,6 +19,7 @@
 #include "daemon/agent/uplink.h"
 #include "daemon/agent/web/agent_pages.h"
 #include "daemon/config/runtime_directory.h"
+#include "daemon/consent/consented_holders.h"
 #include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
 #include "daemon/reload.h"
@@ -125,7 +126,8 @@ Status run_agent(const DaemonConfig& config, StartWords words, const Surrounding
   const SystemClock clock;
   Uplink uplink(config.manager, credentials, io.provider->getNetwork(), clock, timer, lease);
   if (words.destroy_orphans) uplink.take_over();
-  Orders orders(memory->backends(), [&uplink] { return uplink.in_force(); },
+  ConsentedHolders consents(timer, host_files.consents, clock.boot_id());
+  Orders orders(memory->backends(), consents, [&uplink] { return uplink.in_force(); },
                 {.record = [&guarded](bool registered) { return guarded.record(registered); },
                  .fence = [&host_files] { return fence_guarded(host_files); }});
   memory->allow_beside(2 * Fencing::probe_bytes);

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "daemon/clients/clients.h"
 #include "daemon/config/log.h"
 #include "daemon/config/runtime_directory.h"
+#include "daemon/consent/consented_holders.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/event_loop/hotplug.h"
 #include "daemon/events/sinks/event_sinks.h"
@@ -313,6 +315,9 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
                               .settle_ns = settle_ns,
                               .slow_commit_ns = config.health.commit_max_ns,
                               .audit_sink = audit_copies.sink()});
+  ConsentedHolders consents(io.provider->getTimer(), config.state_path + "-consents",
+                            clock.boot_id() + " " + store_id_text(store->id()));
+  engine.set_holder_ender(&consents);
   EventSinks sinks(event_sinks_options(config), engine.events(), io.provider->getNetwork(),
                    io.provider->getTimer());
   const auto tracer = std::make_shared<Tracer>(clock);
@@ -350,6 +355,10 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   Service service(engine, service_options(config, store->id(), memory->object_path()));
   agents.begin(service);
   KJ_DEFER(agents.end());
+  std::set<std::string> objects;
+  for (const auto& [id, lease] : engine.state().leases()) objects.insert(lease.object);
+  consents.keep_only(objects);
+  service.set_consents(&consents);
   service.set_tracer(tracer);
   service.health().begin();
   look_at_machine(service.doctor());

@@ -18,12 +18,15 @@
 #include "core/base/units.h"
 #include "daemon/agent/guard_process.h"
 #include "daemon/agent/host_lease_file.h"
+#include "daemon/consent/consented_holders.h"
 #include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
 
 constexpr const char* where = "guard";
+// For those that are ended first. Short: the host lease is about to run out, and a process that was killed stores nothing more.
+constexpr uint64_t end_wait_ns = 200 * ns_per_ms;
 constexpr std::string_view dax_mark = "dax:";  // before a line that is a dax region, not a directory of files
 
 struct flock whole_file() {
@@ -127,7 +130,8 @@ HostFiles::HostFiles(const std::string& runtime_directory)
     : lease(runtime_directory + "/host-lease"),
       agent_lock(runtime_directory + "/agent.lock"),
       guard_lock(runtime_directory + "/guard.lock"),
-      directories(runtime_directory + "/guarded-directories") {}
+      directories(runtime_directory + "/guarded-directories"),
+      consents(runtime_directory + "/consents") {}
 
 Result<UniqueFd> lock_as_agent(const HostFiles& files) {
   TERRACE_ASSIGN_OR_RETURN(UniqueFd file, open_lock(files.agent_lock));
@@ -175,6 +179,7 @@ Status fence_guarded(const HostFiles& files) {
     const bool dax = line.starts_with(dax_mark);
     (dax ? memory.dax_regions : memory.directories).push_back(dax ? line.substr(dax_mark.size()) : line);
   }
+  end_all_consented(files.consents, SystemClock().boot_id(), end_wait_ns);
   return fence_memory(memory);
 }
 

@@ -36,6 +36,7 @@ struct HostFiles {
   std::string agent_lock;   // held by the agent while it lives
   std::string guard_lock;   // held by the guard; its pid is in it
   std::string directories;  // what the guard fences, one a line: GuardedMemory
+  std::string consents;     // who agreed to be ended before it: ConsentFile
 };
 
 // Takes the agent's lock, for as long as the descriptor lives.

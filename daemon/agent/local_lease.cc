@@ -189,8 +189,10 @@ kj::Promise<void> LocalLease::renew(RenewContext context) {
 kj::Promise<void> LocalLease::release(ReleaseContext context) {
   KJ_IF_MAYBE (slot, admit(session().connection(), context)) {
     KJ_IF_MAYBE (upstream, begin(context, "release")) {
+      session().spare(*this, true);
       auto call = upstream->releaseRequest().send().then([this, context](auto&& reply) mutable {
         if (reply.getError().getCode() != 0) {
+          session().spare(*this, false);
           context.getResults().setError(reply.getError());
         } else {
           end("released");
@@ -279,7 +281,7 @@ kj::Promise<void> LocalLease::openPath(OpenPathContext context) {
     const uint32_t caller = session().connection().peer.uid;
     const auto params = context.getParams();
     const uint32_t user = params.getAnotherUser() ? params.getUser() : caller;
-    Status may = ended_ ? Status(ended_error(where)) : path_stays(id_, movable());
+    Status may = ended_ ? Status(ended_error(where)) : path_stays(id_, movable(), on_fence());
     if (may.ok() && user != caller && caller != 0) may = other_user_refused(where);
     Result<LocalFd> memory = LocalFd();
     if (may.ok()) memory = session().open(object_.c_str(), access_);

@@ -43,6 +43,7 @@ class LocalLease final : public rpc::Lease::Server {
   const std::string& object() const { return object_; }
   ObjectAccess access() const { return access_; }
   bool ended() const { return ended_; }
+  OnFence on_fence() const { return static_cast<OnFence>(info_->getRoot<rpc::LeaseInfo>().getOnFence()); }
   // Alive, and without the manager's capability.
   bool detached() const { return !ended_ && upstream_ == nullptr; }
 

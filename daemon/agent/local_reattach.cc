@@ -94,6 +94,7 @@ kj::Promise<bool> LocalSession::reattach_one(LocalLease& lease, uint64_t link,
   request.setLease(lease.id());
   request.setAccess(lease.access() == ObjectAccess::read_write ? rpc::Access::READ_WRITE
                                                                : rpc::Access::READ_ONLY);
+  if (lease.on_fence() == OnFence::kill) request.setOnFence(rpc::OnFence::KILL);  // it agreed here
   return request.send().then([this, number = lease.number(), sent_ns, link](auto&& reply) {
     const auto at = leases_.find(number);
     if (!current(link) || at == leases_.end() || !at->second->detached()) return true;

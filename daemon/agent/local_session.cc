@@ -53,13 +53,19 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
         return kj::READY_NOW;
       }
       const bool waits = context.getParams().getRequest().getWaitNs() != 0;
+      const HoldTerms terms = terms_of(context.getParams().getRequest());
+      if (Status status = session_->may_agree(terms); !status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
       const uint64_t sent_ns = now_ns();
-      auto call =
-          session_->upstream().then([this, context, sent_ns](rpc::TenantSession::Client manager) mutable {
+      auto call = session_->upstream().then(
+          [this, context, terms, sent_ns](rpc::TenantSession::Client manager) mutable {
             auto request = manager.grantRequest();
             request.setRequest(context.getParams().getRequest());
-            return request.send().then([this, context, sent_ns](auto&& reply) mutable {
-              hand_over(context, reply, ObjectAccess::read_write, sent_ns);
+            request.getRequest().setProcess(0);  // this agent sees to it that its programs agree
+            return request.send().then([this, context, terms, sent_ns](auto&& reply) mutable {
+              hand_over(context, reply, ObjectAccess::read_write, terms, sent_ns);
             });
           });
       if (waits) context.allowCancellation();
@@ -85,10 +91,12 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
             request.setLease(params.getLease());
             request.setLabel(params.getLabel());
             request.setAccess(params.getAccess());
+            request.setOnFence(params.getOnFence());
+            const HoldTerms terms = terms_of(params);
             const auto access = params.getAccess() == rpc::Access::READ_WRITE ? ObjectAccess::read_write
                                                                               : ObjectAccess::read_only;
-            return request.send().then([this, context, access, sent_ns](auto&& reply) mutable {
-              hand_over(context, reply, access, sent_ns);
+            return request.send().then([this, context, access, terms, sent_ns](auto&& reply) mutable {
+              hand_over(context, reply, access, terms, sent_ns);
             });
           });
       return refuse_when_disconnected(kj::mv(call), *session_, context, "attach").attach(kj::mv(*slot));
@@ -190,11 +198,14 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
   uint64_t now_ns() { return session_->service().now_ns(); }
 
   template <typename Context, typename Reply>
-  void hand_over(Context& context, Reply& reply, ObjectAccess access, uint64_t sent_ns) {
+  void hand_over(Context& context, Reply& reply, ObjectAccess access, const HoldTerms& terms,
+                 uint64_t sent_ns) {
     if (reply.getError().getCode() != 0) {
       context.getResults().setError(reply.getError());
       return;
     }
+    if (Status agreed = session_->agree(reply.getInfo(), terms); !agreed.ok())
+      return refuse(context, agreed.error());
     auto handed = session_->adopt(reply.getInfo(), reply.getLease(), access, sent_ns);
     if (!handed.ok()) return refuse(context, handed.error());
     context.getResults().setInfo(reply.getInfo());
@@ -272,6 +283,35 @@ void LocalSession::end() {
   connection_->parts.erase(this);
   listener_ = nullptr;
   upstream_ = nullptr;
+}
+
+namespace {
+
+Result<Consent> consent_of(LocalConnection& connection, const HoldTerms& terms) {
+  const std::string name = connection.client_name.empty() ? "process " : connection.client_name;
+  return consent_of_peer(connection.socket, connection.peer.pid, connection.peer.uid, terms.process,
+                         name + "[" + std::to_string(connection.peer.pid) + "]");
+}
+
+}  // namespace
+
+Status LocalSession::may_agree(const HoldTerms& terms) {
+  if (!terms.kill) return {};
+  const Result<Consent> agreed = consent_of(*connection_, terms);
+  return agreed.ok() ? Status() : Status(agreed.error());
+}
+
+Status LocalSession::agree(rpc::LeaseInfo::Reader info, const HoldTerms& terms) {
+  if (info.getOnFence() != rpc::OnFence::KILL) return {};
+  TERRACE_ASSIGN_OR_RETURN(Consent agreed, consent_of(*connection_, terms));
+  process_ = agreed.process;
+  return service().orders().consents().agreed(std::string(object_on_host(read_text(info.getObject()))),
+                                              std::move(agreed));
+}
+
+void LocalSession::spare(const LocalLease& lease, bool spared) {
+  if (lease.on_fence() != OnFence::kill || process_.pid == 0) return;
+  service().orders().consents().spare(std::string(object_on_host(lease.object())), process_, spared);
 }
 
 Status LocalSession::may_take_one_more() {

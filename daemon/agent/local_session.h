@@ -14,6 +14,7 @@
 #include <string>
 
 #include "daemon/agent/local_service.h"
+#include "daemon/rpc/tenant/hold_terms.h"
 
 namespace terrace::daemon {
 
@@ -54,6 +55,12 @@ class LocalSession final : public kj::Refcounted, private EndsWithConnection {
   uint64_t promised_until_ns(uint64_t lease) const;
   void promised(uint64_t lease, uint64_t ttl_ns, uint64_t sent_ns);
 
+  // Of a lease whose holders are ended at a fence: this program agrees, which is recorded on this host.
+  // Errors    those of consent_of_peer(); io_error: it cannot be recorded
+  Status may_agree(const HoldTerms& terms);
+  Status agree(rpc::LeaseInfo::Reader info, const HoldTerms& terms);
+  // The program gives the lease back by itself, which does not end it; `spared` false: it did not after all.
+  void spare(const LocalLease& lease, bool spared);
   // Makes the capability for what the manager handed over: `info` names the object.
   Result<rpc::Lease::Client> adopt(rpc::LeaseInfo::Reader info, rpc::Lease::Client upstream,
                                    ObjectAccess access, uint64_t sent_ns);
@@ -74,6 +81,7 @@ class LocalSession final : public kj::Refcounted, private EndsWithConnection {
 
   kj::Own<LocalConnection> connection_;
   const std::string tenant_;
+  ProcessId process_ = {};  // that agreed to be ended with a lease; pid 0: it did not
   kj::Maybe<rpc::LeaseListener::Client> listener_;
   kj::Maybe<rpc::TenantSession::Client> upstream_;
   uint64_t link_ = 0;                       // counts connections of the manager

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "core/base/failpoint.h"
@@ -52,6 +53,16 @@ class HostAgentServer final : public rpc::HostAgent::Server {
     });
   }
 
+  kj::Promise<void> endHolders(EndHoldersContext context) override {
+    return with_name(context, context.getParams().getName(), [this, context](std::string name) mutable {
+      return orders_.consents().end_holders(name).then([context](HoldersEnded done) mutable {
+        auto ended = context.getResults().initEnded(static_cast<uint32_t>(done.ended.size()));
+        for (uint32_t i = 0; i < done.ended.size(); ++i) ended.set(i, done.ended[i].c_str());
+        if (!done.status.ok()) refuse(context, done.status.error());
+      });
+    });
+  }
+
   kj::Promise<void> erase(EraseContext context) override {
     const uint64_t offset = context.getParams().getOffset();
     const uint64_t length = context.getParams().getLength();
@@ -79,7 +90,10 @@ class HostAgentServer final : public rpc::HostAgent::Server {
                       *scrubbed = *bytes;
                       return {};
                     })
-          .then([context, scrubbed]() mutable { context.getResults().setBytes(*scrubbed); });
+          .then([this, context, name, scrubbed]() mutable {
+            context.getResults().setBytes(*scrubbed);
+            if (context.getResults().getError().getCode() == 0) orders_.consents().forget(name);
+          });
     });
   }
 
@@ -109,11 +123,16 @@ class HostAgentServer final : public rpc::HostAgent::Server {
         context, context.getParams().getTo(), [this, context, from](auto object, auto extents) mutable {
           // Its old holder is shut out, and nobody else has its bytes: not refused here (may_grant() was asked).
           [[maybe_unused]] const Status room = orders_.make_room(object.name, object.bytes, true);
-          return finish(context, false, [&orders = orders_, object, extents, from]() -> Status {
-            TERRACE_RETURN_IF_ERROR(orders.backend().rebind(from, object.name, object.bytes, extents));
-            orders.fencing().forget(from);
-            return {};
-          });
+          return finish(context, false,
+                        [&orders = orders_, object, extents, from]() -> Status {
+                          TERRACE_RETURN_IF_ERROR(
+                              orders.backend().rebind(from, object.name, object.bytes, extents));
+                          orders.fencing().forget(from);
+                          return {};
+                        })
+              .then([this, context, from]() mutable {
+                if (context.getResults().getError().getCode() == 0) orders_.consents().forget(from);
+              });
         });
   }
 
@@ -376,11 +395,18 @@ kj::Promise<Result<std::vector<ObservedObject>>> Orders::take_stock(std::vector<
     auto extents = local_extents(object.extents);
     if (extents.ok()) known.push_back({std::move(object.name), object.bytes, std::move(*extents)});
   }
-  return bulk_.run([this, known = std::move(known)]() -> Result<std::vector<ObservedObject>> {
+  auto stock = bulk_.run([this, known = std::move(known)]() -> Result<std::vector<ObservedObject>> {
     backend_.know_objects(known);
     TERRACE_RETURN_IF_ERROR(backend_.refresh());  // else what could not be seen would be reported as gone
     TERRACE_ASSIGN_OR_RETURN(std::vector<ObservedObject> observed, backend_.list());
     fencing_.reset(observed);
+    return observed;
+  });
+  return stock.then([this](Result<std::vector<ObservedObject>> observed) {
+    std::set<std::string> names;
+    if (observed.ok())
+      for (const ObservedObject& object : *observed) names.insert(object.name);
+    if (observed.ok()) consents_.keep_only(names);
     return observed;
   });
 }

@@ -16,6 +16,7 @@
 
 #include "core/base/clock.h"
 #include "daemon/agent/fencing.h"
+#include "daemon/consent/consented_holders.h"
 #include "daemon/event_loop/worker.h"
 #include "daemon/hosts/agent_wire.h"
 #include "daemon/memory/backend.h"
@@ -31,8 +32,13 @@ class Orders {
     std::function<Status()> fence;
   };
   // `in_force`: whether new memory may be made for the manager now. All are called on workers as well.
-  Orders(Backend& backend, std::function<bool()> in_force, Guarding guarding)
-      : backend_(backend), in_force_(std::move(in_force)), guarding_(std::move(guarding)) {}
+  // `consents`: the programs of this host that agreed to be ended at a fence.
+  Orders(Backend& backend, ConsentedHolders& consents, std::function<bool()> in_force, Guarding guarding)
+      : backend_(backend),
+        consents_(consents),
+        in_force_(std::move(in_force)),
+        guarding_(std::move(guarding)) {}
+  ConsentedHolders& consents() { return consents_; }
 
   // Asked before there is more to be fenced; on the event loop's thread. An error: it could not be fenced in time, or
   // not yet; with `must` it comes anyway.
@@ -90,6 +96,7 @@ class Orders {
 
  private:
   Backend& backend_;
+  ConsentedHolders& consents_;
   std::function<bool()> in_force_;
   Guarding guarding_;
   Allow allow_;

@@ -107,6 +107,7 @@ class HostDirectory {
   virtual Status allow(const std::string& host) = 0;
 };
 
+class ConsentedHolders;
 class EndedHolders;
 
 class Service final : public Peers, public HolderNotifier, private kj::TaskSet::ErrorHandler {
@@ -136,6 +137,9 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   // --- who holds what ---
   Holders& holders() { return holders_; }
   EndedHolders& ended_holders() { return *ended_holders_; }
+  // Who agreed to be ended at a fence. Outlives it; none: leases whose holders are ended can be attached by nobody here.
+  void set_consents(ConsentedHolders* consents) { consents_ = consents; }
+  ConsentedHolders* consents() const { return consents_; }
   // Whether `listener` may attach `lease` now: beside those who hold it (Holders::may_hold), and no move of it
   // is under way: what a newcomer wrote would be lost with the old memory.
   Status may_hold(const LeaseRow& lease, ObjectAccess access, const HolderListener& listener) const;
@@ -209,6 +213,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   OneAtATime checks_, previews_;
   MachineDoctor doctor_;
   kj::Own<EndedHolders> ended_holders_;
+  ConsentedHolders* consents_ = nullptr;
   std::unordered_map<uint64_t, ReportedUsage> usage_;
   RunTable runs_;
   std::unordered_map<PoolId, FreeClasses> free_classes_;

@@ -31,7 +31,8 @@ struct Act {
 // that is given up, since leases on it are lost already, as a rule.
 constexpr Act acts[] = {
     {"preview", "preview", "", "What an act would do, and be refused with; changes nothing"},
-    {"grant", "grant", "pool tenant bytes mode ttl_ns persistent label movable request_high request_low",
+    {"grant", "grant",
+     "pool tenant bytes mode ttl_ns persistent label movable on_fence request_high request_low",
      "Grants memory to a tenant. Repeated with the same request_high and request_low it grants once"},
     {"renew", "renew", "", "Puts a lease's expiry off"},
     {"release", "release", "", "Gives a lease back in its holder's name; one in quarantine is erased again"},

@@ -32,6 +32,7 @@ Result<Grant> AdminServer::read_grant(rpc::AdminGrant::Reader asked) {
   command.request_high = asked.getRequestHigh();
   command.request_low = asked.getRequestLow();
   command.movable = asked.getMovable();
+  command.on_fence = static_cast<OnFence>(asked.getOnFence());
   command.wait_ns = asked.getWaitNs();
   command.pins_outlast = service().pins_outlast(state().find_pool(command.pool));
   command.now_ns = now_ns();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/rpc/tenant/client_session.h"
 
+#include "daemon/consent/consented_holders.h"
 #include "daemon/event_loop/processes.h"
 #include "daemon/memory/path_access.h"
 #include "daemon/rpc/ended_holders.h"
@@ -87,7 +88,56 @@ const ProcessId& ClientSession::process() {
   return *process_;
 }
 
-Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess access, bool ends_with_holders) {
+Result<Consent> ClientSession::consent(const HoldTerms& terms) {
+  if (service().consents() == nullptr)
+    return Error{
+        .code = ErrorCode::unsupported,
+        .where = "attach",
+        .detail = "this manager ends no holders: it gives no lease whose holders are ended at a fence"};
+  return consent_of_peer(connection_->socket, connection_->peer.pid, connection_->peer.uid, terms.process,
+                         describe());
+}
+
+// Of a program on another host its agent asks; over TLS nobody gets memory.
+Status ClientSession::may_agree(const HoldTerms& terms) {
+  if (!terms.kill || connection_->peer.remote != nullptr) return {};
+  if (!connection_->agent.empty()) {
+    // An agent of an earlier version passes on what it does not know, and would end nobody.
+    if (terms.process == 0) return {};
+    return Error{.code = ErrorCode::unsupported,
+                 .where = "grant",
+                 .detail = "the agent of host " + connection_->agent +
+                           " is of an earlier version, which ends no holders at a fence (on_fence kill)"};
+  }
+  const Result<Consent> agreed = consent(terms);
+  return agreed.ok() ? Status() : Status(agreed.error());
+}
+
+Status ClientSession::agree(const LeaseRow& lease, const HoldTerms& terms) {
+  if (lease.on_fence != OnFence::kill) return {};
+  const bool local = connection_->agent.empty();
+  if (local && service().consents() != nullptr && process().pid != 0 &&
+      service().consents()->has_agreed(lease.object, process()))
+    return {};  // before: it takes what it has anew
+  if (!terms.kill)
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "attach",
+                 .detail = "whoever holds lease " + std::to_string(lease.id.value) +
+                           " is ended before its memory is taken (on_fence kill): attach it with on_fence=kill "
+                           "(--on-fence kill), by which this process agrees to that"};
+  if (!local) return {};
+  TERRACE_ASSIGN_OR_RETURN(Consent agreed, consent(terms));
+  return service().consents()->agreed(lease.object, std::move(agreed));
+}
+
+void ClientSession::spare(LeaseId id, bool spared) {
+  const LeaseRow* lease = find(id);
+  if (lease == nullptr || lease->on_fence != OnFence::kill || !connection_->agent.empty()) return;
+  if (service().consents() != nullptr && process().pid != 0)
+    service().consents()->spare(lease->object, process(), spared);
+}
+
+Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess access, const HoldTerms& terms) {
   TERRACE_RETURN_IF_ERROR(may_take_one_more());
   const LeaseRow* lease = find(id);
   if (lease != nullptr && lease->phase == LeasePhase::transferring) {
@@ -115,9 +165,11 @@ Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess acc
   if (connection_->agent.empty()) {
     TERRACE_ASSIGN_OR_RETURN(memory, service().open_memory(*lease, access));
   }
+  TERRACE_RETURN_IF_ERROR(agree(*lease, terms));
   service().holders().add(*lease, access, *this);
   engine().was_taken(id);
-  if (lease->ttl_ns != 0) service().ended_holders().handed_over(id, process(), describe(), ends_with_holders);
+  if (lease->ttl_ns != 0)
+    service().ended_holders().handed_over(id, process(), describe(), terms.ends_with_holders);
   if (lease->phase == LeasePhase::revoking) {  // told again, also after a restart of the daemon
     const uint64_t now_ns = engine().now_ns();
     revoking(id, lease->deadline_ns > now_ns ? lease->deadline_ns - now_ns : 0, lease->reason);
@@ -134,7 +186,7 @@ Result<std::string> ClientSession::open_path(LeaseId id, ObjectAccess access, ui
                  .detail = "lease " + std::to_string(id.value) + " has ended or is being handed over"};
   if (connection_->peer.remote != nullptr || !connection_->agent.empty()) return memory_is_elsewhere(where);
   TERRACE_RETURN_IF_ERROR(on_this_host(*lease));
-  TERRACE_RETURN_IF_ERROR(path_stays(id.value, lease->movable));
+  TERRACE_RETURN_IF_ERROR(path_stays(id.value, lease->movable, lease->on_fence));
   if (user != connection_->peer.uid && !connection_->is_administrator()) return other_user_refused(where);
   TERRACE_RETURN_IF_ERROR(service().may_hold(*lease, access, *this));
   TERRACE_ASSIGN_OR_RETURN(const SharedFd memory, service().open_memory(*lease, access));

@@ -12,7 +12,9 @@
 #include <optional>
 #include <string>
 
+#include "daemon/consent/consent.h"
 #include "daemon/rpc/answers.h"
+#include "daemon/rpc/tenant/hold_terms.h"
 #include "daemon/rpc/tenant/notice_queue.h"
 
 namespace terrace::daemon {
@@ -44,13 +46,12 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
 
   // Hands the lease over: `answer` gets the description and a capability with a fresh descriptor. Over TLS the capability
   // has none, and makes nobody a holder: what was granted or resized there can be renewed, resized and released there.
-  // `ends_with_holders`: the session asked that the lease ends when its holders' processes have (EndedHolders).
-  // Errors    lease_expired, lease_revoked, limit_exceeded, busy, cancelled, or the backend's
-  Result<rpc::Lease::Client> hand_over(LeaseId lease, ObjectAccess access, bool ends_with_holders);
+  // Errors    lease_expired, lease_revoked, limit_exceeded, busy, cancelled, or the backend's; as may_end_holder()
+  Result<rpc::Lease::Client> hand_over(LeaseId lease, ObjectAccess access, const HoldTerms& terms);
   // Returns whether it was.
   template <typename Context>
-  bool hand_over(Context& context, LeaseId lease, ObjectAccess access, bool ends_with_holders = false) {
-    auto handed = hand_over(lease, access, ends_with_holders);
+  bool hand_over(Context& context, LeaseId lease, ObjectAccess access, const HoldTerms& terms = {}) {
+    auto handed = hand_over(lease, access, terms);
     if (!handed.ok()) {
       refuse(context, handed.error());
       return false;
@@ -59,6 +60,12 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
     context.getResults().setLease(kj::mv(*handed));
     return true;
   }
+
+  // Before a grant of a lease whose holders are ended: whether this session could be given it.
+  // Errors    those of consent_of_peer(); unsupported: this manager ends nobody
+  Status may_agree(const HoldTerms& terms);
+  // It gives the lease back by itself, which does not end it; `spared` false: it did not after all.
+  void spare(LeaseId lease, bool spared);
 
   // Holds nothing and is told nothing from now on.
   void end();
@@ -73,6 +80,8 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
  private:
   void connection_ended() override { end(); }
   const ProcessId& process();
+  Result<Consent> consent(const HoldTerms& terms);
+  Status agree(const LeaseRow& lease, const HoldTerms& terms);
   // Errors    unsupported   its memory object is on another host than this session's program
   Status on_this_host(const LeaseRow& lease) const;
 

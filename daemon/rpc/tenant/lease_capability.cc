@@ -47,11 +47,14 @@ class LeaseServer final : public rpc::Lease::Server {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       // Who gives it back need not be told that it is gone: that would be one more call for each release.
       const auto access = service().holders().leave(lease_, *session_);
+      // Only who had it gives it back without being ended; it may have let go of everything before.
+      if (access.has_value()) session_->spare(lease_, true);
       return connection()
           .submit(Release{lease_, session_->tenant(), now_ns()})
           .then([this, context, access](Result<Done> reply) mutable {
             if (reply.ok()) return;
             const LeaseRow* lease = session_->find(lease_);
+            if (access.has_value()) session_->spare(lease_, false);
             if (access.has_value() && !session_->ended() && lease != nullptr &&
                 lease->phase <= LeasePhase::revoking)
               service().holders().add(*lease, *access, *session_);

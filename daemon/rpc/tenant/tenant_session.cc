@@ -25,18 +25,21 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
         refuse(context, status.error());
         return kj::READY_NOW;
       }
-      const bool ends_with_holders = context.getParams().getRequest().getEndsWithHolders();
+      const HoldTerms terms = terms_of(context.getParams().getRequest());
+      if (Status status = session_->may_agree(terms); !status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
       context.releaseParams();
       const LeaseRow* namesake = find_by_label(command.label);
-      if (namesake == nullptr) return submit(context, std::move(command), ends_with_holders, kj::mv(*slot));
+      if (namesake == nullptr) return submit(context, std::move(command), terms, kj::mv(*slot));
       // The last run's, perhaps, which has ended a moment ago.
       return service()
           .ended_holders()
           .settle(namesake->id)
-          .then(
-              [this, context, command = std::move(command), ends_with_holders, slot = kj::mv(*slot)]() mutable {
-                return submit(context, std::move(command), ends_with_holders, kj::mv(slot));
-              });
+          .then([this, context, command = std::move(command), terms, slot = kj::mv(*slot)]() mutable {
+            return submit(context, std::move(command), terms, kj::mv(slot));
+          });
     }
     return kj::READY_NOW;
   }
@@ -216,7 +219,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
         }
         return kj::READY_NOW;
       }
-      if (session_->hand_over(context, id, access, context.getParams().getEndsWithHolders())) {
+      if (session_->hand_over(context, id, access, terms_of(context.getParams()))) {
         Event attached = lease_event(EventKind::lease_attached, *session_->find(id), session_->state(),
                                      "lease " + std::to_string(id.value) + " is attached");
         attached.cause = connection().name();
@@ -232,29 +235,26 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   }
 
   // A drain may have moved it between its commit and this answer: then what is durable is waited for.
-  kj::Promise<void> hand_over_granted(GrantContext context, const LeaseRow& granted, bool ends_with_holders) {
+  kj::Promise<void> hand_over_granted(GrantContext context, const LeaseRow& granted, HoldTerms terms) {
     const LeaseRow* now = session_->find(granted.id);
     if (now == nullptr || now->object == granted.object) {
-      session_->hand_over(context, granted.id, ObjectAccess::read_write, ends_with_holders);
+      session_->hand_over(context, granted.id, ObjectAccess::read_write, terms);
       return kj::READY_NOW;
     }
-    return service().engine().settled().then(
-        [this, context, now = *now, ends_with_holders](Status status) mutable {
-          return status.ok() ? hand_over_granted(context, now, ends_with_holders)
-                             : refused(context, status.error());
-        });
+    return service().engine().settled().then([this, context, now = *now, terms](Status status) mutable {
+      return status.ok() ? hand_over_granted(context, now, terms) : refused(context, status.error());
+    });
   }
 
-  kj::Promise<void> submit(GrantContext context, Grant command, bool ends_with_holders, CallSlot slot) {
+  kj::Promise<void> submit(GrantContext context, Grant command, HoldTerms terms, CallSlot slot) {
     const bool may_wait = command.wait_ns != 0;
     Actor asking = connection().actor();
     asking.trace = slot.trace();  // another call may have come since this one was admitted
     auto submitted = service().waiting_grants().submit(std::move(command), asking);
-    auto answered =
-        submitted.answer.then([this, context, ends_with_holders](Result<LeaseReply> granted) mutable {
-          return granted.ok() ? hand_over_granted(context, granted->lease, ends_with_holders)
-                              : refused(context, granted.error());
-        });
+    auto answered = submitted.answer.then([this, context, terms](Result<LeaseReply> granted) mutable {
+      return granted.ok() ? hand_over_granted(context, granted->lease, terms)
+                          : refused(context, granted.error());
+    });
     // A client that gives up, or goes away, must not leave its request in the queue.
     if (may_wait) context.allowCancellation();
     if (submitted.waits && connection().waiting < limits::waiting_per_tenant_max)
@@ -280,6 +280,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     command.request_high = request.getRequestHigh();
     command.request_low = request.getRequestLow();
     command.movable = request.getMovable();
+    command.on_fence = static_cast<OnFence>(request.getOnFence());
     command.wait_ns = request.getWaitNs();
     command.pins_outlast = service().pins_outlast(session_->state().find_pool(command.pool));
     command.now_ns = service().engine().now_ns();
