@@ -140,6 +140,10 @@ Option add_size_option(Command verb, std::string_view name, uint64_t& bytes, std
   return add_number_option(verb, name, bytes, help, parse_size).type_name("SIZE");
 }
 
+Option add_on_fence_option(Command verb, std::string& word, std::string_view help) {
+  return verb.add_option("--on-fence", word, help).one_of({"keep", "kill"});
+}
+
 Option add_duration_option(Command verb, std::string_view name, uint64_t& ns, std::string_view help) {
   return add_number_option(verb, name, ns, help, parse_duration).type_name("DURATION");
 }

@@ -20,6 +20,11 @@ const char* name_of(LeaseState state) {
   return state == LeaseState::live ? "live" : state == LeaseState::revoking ? "revoking" : "lost";
 }
 
+OnFence on_fence_of(const std::string& name) {
+  if (const auto on_fence = on_fence_of_name(name)) return *on_fence;
+  raise_invalid("'" + name + "' is neither \"keep\" nor \"kill\"");
+}
+
 LeaseMode mode_of(const std::string& name) {
   if (const auto mode = lease_mode_of_name(name)) return *mode;
   std::string known;
@@ -87,7 +92,7 @@ py::list to_python(const std::vector<Info>& infos);
 py::object to_python(const LeaseInfo& info) {
   const auto& [id, epoch, pool, tenant, host, label, object, reason, phase, tier, isolation, bytes, ttl_ns,
                expires_in_ns, granule_bytes, object_bytes, huge_pages, mode, extents, usage, usage_age_ns,
-               cause, movable, holders, figures, coherence, owners, offered_to] = info;
+               cause, movable, holders, figures, coherence, owners, offered_to, on_fence] = info;
   return named(
       "LeaseInfo",
       py::dict(py::arg("id") = id.value, py::arg("epoch") = epoch.value, py::arg("pool") = pool,
@@ -102,7 +107,8 @@ py::object to_python(const LeaseInfo& info) {
                py::arg("extents") = to_python(extents), py::arg("usage") = to_python(usage),
                py::arg("usage_age_ns") = usage_age_ns, py::arg("cause") = std::string(lease_cause_name(cause)),
                py::arg("coherence") = std::string(memory_coherence_name(coherence)),
-               py::arg("owners") = to_python(owners), py::arg("offered_to") = offered_to));
+               py::arg("owners") = to_python(owners), py::arg("offered_to") = offered_to,
+               py::arg("on_fence") = std::string(on_fence_name(on_fence))));
 }
 
 py::object to_python(const PoolInfo& info) {
@@ -218,7 +224,7 @@ uint64_t ttl_of(const py::object& seconds) {
 
 LeaseObject grant(const SessionObject& self, uint64_t bytes, const std::string& pool, const std::string& mode,
                   const py::object& ttl, bool persistent, const std::string& label, bool movable,
-                  const py::object& wait, bool detached) {
+                  const py::object& wait, bool detached, const std::string& on_fence) {
   LeaseRequest request;
   request.pool = pool;
   request.bytes = bytes;
@@ -229,18 +235,22 @@ LeaseObject grant(const SessionObject& self, uint64_t bytes, const std::string& 
   request.movable = movable;
   request.wait_ns = wait.is_none() ? limits::wait_ns_max : nanoseconds(wait);
   request.detached = detached;
+  request.on_fence = on_fence_of(on_fence);
   const auto session = self.open();
   return lease_object(self, session, take(without_gil([&] { return session->grant(request); })));
 }
 
-LeaseObject attach(const SessionObject& self, const py::object& which, bool read_only) {
+LeaseObject attach(const SessionObject& self, const py::object& which, bool read_only,
+                   const std::string& on_fence) {
   const bool by_label = py::isinstance<py::str>(which);
   const LeaseId id{by_label ? 0 : which.cast<uint64_t>()};
   const std::string label = by_label ? which.cast<std::string>() : "";
   if (id.value == 0 && label.empty()) raise_invalid("a lease is attached by its id or its label");
   const auto session = self.open();
   const LeaseAccess access = read_only ? LeaseAccess::read_only : LeaseAccess::read_write;
-  return lease_object(self, session, take(without_gil([&] { return session->attach(id, label, access); })));
+  const OnFence agreed = on_fence_of(on_fence);
+  return lease_object(self, session,
+                      take(without_gil([&] { return session->attach(id, label, access, agreed); })));
 }
 
 void release(const LeaseObject& self) {
@@ -352,12 +362,16 @@ void add_sessions(py::module_& module) {
       .def("grant", &grant, py::arg("bytes"), py::kw_only(), py::arg("pool") = "",
            py::arg("mode") = "exclusive", py::arg("ttl") = 0.0, py::arg("persistent") = false,
            py::arg("label") = "", py::arg("movable") = false, py::arg("wait") = 0.0,
-           py::arg("detached") = false,
+           py::arg("detached") = false, py::arg("on_fence") = "keep",
            "Memory of a pool, renewed while the lease lives. ttl: seconds (0: the manager's own, None: as long "
            "as may be); wait: seconds in the queue of a full pool; detached=True leaves it to its ttl at the "
-           "end of the process. Raises CapacityExhausted.")
+           "end of the process. on_fence=\"kill\": its memory may be pinned, and this process agrees to be "
+           "ended "
+           "before it is taken. Raises CapacityExhausted.")
       .def("attach", &attach, py::arg("lease"), py::kw_only(), py::arg("read_only") = false,
-           "A lease that somebody was granted, by its id or label. Raises NotFound, PermissionDenied.")
+           py::arg("on_fence") = "keep",
+           "A lease that somebody was granted, by its id or label; one whose holders are ended at a fence with "
+           "on_fence=\"kill\", by which this process agrees to that. Raises NotFound, PermissionDenied.")
       .def(
           "leases",
           [](const SessionObject& self) {

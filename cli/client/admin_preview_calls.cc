@@ -23,6 +23,7 @@ Result<PreviewStatus> AdminClient::preview_grant(const GrantOptions& options) {
   grant.setPersistent(wanted.persistent);
   grant.setLabel(wanted.label);
   grant.setMovable(wanted.movable);
+  grant.setOnFence(static_cast<rpc::OnFence>(wanted.on_fence));
   grant.setWaitNs(wanted.wait_ns);
   return impl_->call(kj::mv(request), [](auto& reply) { return kept_preview(reply); });
 }

@@ -60,6 +60,7 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
 
       {"terrace lease grant", "terrace lease grant --pool main --size 64M --ttl 10m --label scratch"},
       {"terrace lease grant", "terrace lease grant --pool main --size 8G --persistent --label model --movable"},
+      {"terrace lease grant", "terrace lease grant --pool main --size 64G --ttl 1h --label kv --on-fence kill"},
       {"terrace lease list", "terrace lease list --sort -bytes --limit 10"},
       {"terrace lease list", "terrace lease list --where tenant=team-a --where 'bytes>=1G' -o yaml"},
       {"terrace lease list", "terrace lease list --watch"},
@@ -76,6 +77,7 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace lease quarantined", "terrace lease quarantined"},
       {"terrace lease exec", "terrace lease exec model --ro -- ./serve --weights-fd {fd}"},
       {"terrace lease exec", "terrace lease exec scratch --size 8G --signal TERM -- ./solver --cache {path}"},
+      {"terrace lease exec", "terrace lease exec kv --on-fence kill -- ./gpu-server --cache-fd {fd}"},
       {"terrace lease hold", "terrace lease hold model"},
       {"terrace lease hold", "terrace lease hold scratch --size 8G --pid $$ --json"},
       {"terrace lease path", "terrace lease path model --ro"},

@@ -8,6 +8,7 @@
 
 #include "cli/terminal/manager_place.h"
 #include "cli/terminal/verb.h"
+#include "terrace/words.h"
 
 namespace terrace::cli {
 namespace {
@@ -29,6 +30,7 @@ Result<std::shared_ptr<Lease>> grant(Session& session, const HoldArguments& argu
   request.bytes = arguments.size_bytes;
   request.pool = arguments.pool;
   request.wait_ns = arguments.wait_ns;
+  request.on_fence = on_fence_of_name(arguments.on_fence).value_or(OnFence::keep);
   for (const auto& [word, mode] : modes)
     if (arguments.mode == word) request.mode = mode;
   return session.grant(request);
@@ -89,7 +91,8 @@ Result<std::unique_ptr<HeldLease>> HeldLease::take(const Context& context, const
   TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<Lease> lease,
                            granted
                                ? grant(*session, arguments, where)
-                               : session->attach(id, id.value == 0 ? arguments.lease : std::string(), access));
+                               : session->attach(id, id.value == 0 ? arguments.lease : std::string(), access,
+                                                 on_fence_of_name(arguments.on_fence).value_or(OnFence::keep)));
   std::string label = arguments.lease;
   if (id.value != 0) {
     const Result<LeaseInfo> info = lease->info();

@@ -24,7 +24,8 @@ struct HoldArguments {
   uint64_t size_bytes = 0;  // not 0: grant it first, and give it back at the end
   std::string pool;
   uint64_t wait_ns = 0;
-  std::string mode;  // of the new one: a LeaseMode's word
+  std::string mode;               // of the new one: a LeaseMode's word
+  std::string on_fence = "keep";  // an OnFence's word: of the new one, or what this command agrees to
 };
 
 // `arguments` has the mode that a new lease gets unless it is said.

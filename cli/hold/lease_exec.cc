@@ -156,6 +156,7 @@ Status exec(Context& context, const ExecArguments& arguments, int* failure) {
   TERRACE_ASSIGN_OR_RETURN(const UniqueFd kept, reserve_descriptor(arguments.fd));
   *failure = exit_own_failure;
   Supervisor supervisor;  // blocks signals before any thread exists
+  if (arguments.hold.on_fence == "kill") supervisor.end_program_by(SIGKILL);
   std::atomic<pid_t> started{-1};
   const auto told = [&started, notice_signal](const LeaseNotice& notice) {
     const pid_t pid = started;
@@ -206,6 +207,10 @@ void add_lease_exec_verb(Command lease, Context& context) {
       "is no such program, 126 it cannot be executed, 125 no lease or manager, 2 the command line is wrong.");
   arguments->hold.mode = "exclusive";
   add_hold_options(verb, arguments->hold);
+  add_on_fence_option(
+      verb, arguments->hold.on_fence,
+      "kill: this command agrees to be ended before the memory is taken, and the program is ended with "
+      "it (default keep)");
   verb.add_option("--fd", arguments->fd, "The descriptor's number (default: the first from 3 on that is free)")
       .in_range(first_descriptor, uint32_t{65535})
       .type_name("N");

@@ -82,7 +82,7 @@ Status Supervisor::start(const std::string& path, const std::vector<std::string>
   if (child_ == 0) {
     // Only async-signal-safe calls here. If the supervisor is killed, the leases end with their TTL and the
     // program would die of SIGBUS: it is told to end while its memory is still there.
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
+    ::prctl(PR_SET_PDEATHSIG, end_signal_, 0, 0, 0);
     if (::getppid() != supervisor) ::_exit(1);
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
     if (files_before_.rlim_max != 0) ::setrlimit(RLIMIT_NOFILE, &files_before_);

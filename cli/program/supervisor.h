@@ -44,6 +44,8 @@ class Supervisor {
                const std::vector<std::string>& environment);
   // After start() failed: why execve did; 0 when it was something before.
   int exec_errno() const { return exec_errno_; }
+  // Before start(): what ends the program when this process is killed (SIGTERM unless it is said).
+  void end_program_by(int signal) { end_signal_ = signal; }
   // What SIGUSR1 to this process does, instead of being passed on; on the thread that waits.
   void on_ask(std::function<void()> ask) { ask_ = std::move(ask); }
   // Until the program has ended and nothing that it left behind is in use. The program's exit code.
@@ -63,6 +65,7 @@ class Supervisor {
   bool stopped_ = false;
   bool seen_stopped_ = false;  // by its state, once
   int exec_errno_ = 0;
+  int end_signal_ = SIGTERM;
   rlimit files_before_ = {};
   int exit_code_ = 0;
   std::function<void()> ask_;

@@ -219,6 +219,8 @@ std::string lease_block(const LeaseStatus& lease) {
       {"tier", str(lease->getTier()) + ", " + describe_tier(lease->getAttributes())},
       {"isolation", describe_lease_isolation(lease)},
       {"object", or_dash(str(lease->getObject()))}};
+  if (lease->getOnFence() == rpc::OnFence::KILL)
+    fields.emplace_back("on fence", "kill: each holder agreed to be ended before the memory is taken");
   if (lease->getAgent().size() != 0) fields.emplace_back("agent", str(lease->getAgent()));
   fields.emplace_back("occupied", describe_object_size(lease));
   fields.emplace_back("attached", count_text(lease->getHolders(), "session"));

@@ -55,6 +55,8 @@ CommandLine build_parser(Context& context);
 // core/base/units.h.
 Option add_size_option(Command verb, std::string_view name, uint64_t& bytes, std::string_view help);
 Option add_duration_option(Command verb, std::string_view name, uint64_t& ns, std::string_view help);
+// "--on-fence keep|kill": what becomes of the holders of a lease.
+Option add_on_fence_option(Command verb, std::string& word, std::string_view help);
 
 // What `verb` does when it was chosen: `work` gives a Status, which becomes text and exit code. Who is no list
 // (cli/terminal/listing.h) refuses the formats that only lists have.

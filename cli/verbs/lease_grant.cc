@@ -8,6 +8,7 @@
 #include "cli/terminal/confirm.h"
 #include "cli/verbs/lease_verbs.h"
 #include "core/schema/words.h"
+#include "terrace/words.h"
 
 namespace terrace::cli {
 namespace {
@@ -17,6 +18,7 @@ struct GrantArguments {
   std::string mode = "exclusive";
   bool ttl_given = false;
   bool dry_run = false;
+  std::string on_fence = "keep";
 };
 
 Status grant_lease(Context& context, GrantArguments& arguments) {
@@ -24,6 +26,7 @@ Status grant_lease(Context& context, GrantArguments& arguments) {
   request.detached = true;  // this process keeps no hold on it
   TERRACE_ASSIGN_OR_RETURN(const rpc::LeaseMode mode, parse_mode(arguments.mode));
   request.mode = static_cast<LeaseMode>(mode);  // the same numbers
+  request.on_fence = on_fence_of_name(arguments.on_fence).value_or(OnFence::keep);
   TERRACE_RETURN_IF_ERROR(check_label(request.label));
   if (arguments.ttl_given && request.ttl_ns == 0) return zero_ttl("lease grant");
   if (arguments.dry_run) {
@@ -81,6 +84,10 @@ void add_lease_grant_verb(Command lease, Context& context) {
   grant.add_option("--label", request.label, "A name for people, unique within the tenant").type_name("LABEL");
   grant.add_option("--tenant", arguments->grant.tenant, "Grant to another tenant than this user's")
       .type_name("TENANT");
+  add_on_fence_option(
+      grant, arguments->on_fence,
+      "What becomes of its holders when its memory is taken: keep (they go on, and get SIGBUS) or kill "
+      "(each agrees to be ended first, and may pin its memory; default keep)");
   grant.add_flag("--movable", request.movable,
                  "A drain or compaction may move it: at once while nobody has it attached, else with its "
                  "holder's consent");

@@ -60,7 +60,7 @@ struct LeaseTold {
 void LeaseTold::fill() {
   const auto& [id, epoch, pool, tenant, host, label, object, reason, phase, tier, isolation, bytes, ttl_ns,
                expires_in_ns, granule_bytes, object_bytes, huge_pages, mode, extents, usage, usage_age_ns,
-               cause, movable, holders, figures, coherence, owners, offered_to] = info;
+               cause, movable, holders, figures, coherence, owners, offered_to, on_fence] = info;
   const auto& [ddr_bytes, cxl_bytes, live_bytes, holder] = usage;
   for (const auto& [device, offset_bytes, length_bytes] : extents)
     extents_in_c.add({.size = sizeof(terrace_extent_info),
@@ -110,7 +110,7 @@ void LeaseTold::fill() {
           .owners = owners_in_c.data(),
           .owner_count = owners_in_c.size(),
           .coherence = static_cast<int>(coherence),
-          .reserved = 0,
+          .on_fence = static_cast<int>(on_fence),
           .offered_to = offered_to.c_str()};
 }
 

@@ -131,6 +131,8 @@ terrace_code terrace_lease_grant(terrace_session* session, const terrace_lease_r
     wanted.movable = given.movable != 0;
     wanted.wait_ns = given.wait_ns;
     wanted.detached = given.detached != 0;
+    TERRACE_ASSIGN_OR_RETURN(wanted.on_fence,
+                             enum_of<OnFence>(given.on_fence, 2, "on_fence (TERRACE_ON_FENCE_...)", where));
     return give_lease(*session, session->session->grant(wanted), lease);
   });
 }
@@ -144,6 +146,20 @@ terrace_code terrace_lease_attach(terrace_session* session, uint64_t id, const c
     if (id == 0 && text_of(label).empty()) return invalid(where, "neither an id nor a label");
     const LeaseAccess access = read_only != 0 ? LeaseAccess::read_only : LeaseAccess::read_write;
     return give_lease(*session, session->session->attach(LeaseId{id}, text_of(label), access), lease);
+  });
+}
+
+terrace_code terrace_lease_attach_on_fence(terrace_session* session, uint64_t id, const char* label,
+                                           int read_only, int on_fence, terrace_lease** lease) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_lease_attach_on_fence";
+    TERRACE_C_NEED(where, session);
+    TERRACE_C_NEED(where, lease);
+    TERRACE_ASSIGN_OR_RETURN(const auto wanted,
+                             enum_of<OnFence>(on_fence, 2, "on_fence (TERRACE_ON_FENCE_...)", where));
+    if (id == 0 && text_of(label).empty()) return invalid(where, "neither an id nor a label");
+    const LeaseAccess access = read_only != 0 ? LeaseAccess::read_only : LeaseAccess::read_write;
+    return give_lease(*session, session->session->attach(LeaseId{id}, text_of(label), access, wanted), lease);
   });
 }
 

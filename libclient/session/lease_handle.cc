@@ -15,6 +15,7 @@ LeaseHandle::LeaseHandle(const LeaseFacts& facts, uint64_t handle, UniqueFd fd,
                          std::shared_ptr<Mailbox> mailbox)
     : id_(facts.id),
       access_(facts.access),
+      on_fence_(facts.on_fence),
       handle_(handle),
       fd_(std::move(fd)),
       mailbox_(std::move(mailbox)),

@@ -23,6 +23,7 @@ struct LeaseFacts {
   uint64_t bytes = 0;
   uint64_t ttl_ns = 0;
   LeaseAccess access = LeaseAccess::read_write;
+  OnFence on_fence = OnFence::keep;
 };
 
 class LeaseHandle final : public Lease, public std::enable_shared_from_this<LeaseHandle> {
@@ -36,6 +37,7 @@ class LeaseHandle final : public Lease, public std::enable_shared_from_this<Leas
   LeaseEpoch epoch() const override { return LeaseEpoch{epoch_.load(std::memory_order_acquire)}; }
   uint64_t bytes() const override { return bytes_.load(std::memory_order_acquire); }
   LeaseAccess access() const override { return access_; }
+  OnFence on_fence() const override { return on_fence_; }
   // acquire: pairs with change()
   LeaseState state() const override { return state_.load(std::memory_order_acquire); }
   int fd() const override { return fd_.get(); }
@@ -65,6 +67,7 @@ class LeaseHandle final : public Lease, public std::enable_shared_from_this<Leas
 
   const LeaseId id_;
   const LeaseAccess access_;
+  const OnFence on_fence_;
   const uint64_t handle_;
   const UniqueFd fd_;  // the number; what it leads to changes by dup3
   const std::shared_ptr<Mailbox> mailbox_;

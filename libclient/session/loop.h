@@ -83,7 +83,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   // The jobs. Each delivers its answer once, within the call timeout.
   void connect(std::shared_ptr<Answer<std::string>> answer);
   void grant(LeaseRequest request, RequestKey key, std::shared_ptr<Answer<std::shared_ptr<Lease>>> answer);
-  void attach(LeaseId id, std::string label, LeaseAccess access,
+  void attach(LeaseId id, std::string label, LeaseAccess access, OnFence on_fence,
               std::shared_ptr<Answer<std::shared_ptr<Lease>>> answer);
   void list(std::shared_ptr<Answer<std::vector<LeaseInfo>>> answer);
   void pools(std::shared_ptr<Answer<std::vector<PoolInfo>>> answer);
@@ -156,6 +156,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
                                                    LeaseAccess access, bool ends_with_holders,
                                                    const char* where);
   // `wait_until`: when a grant that waits in the queue of a full pool should give up.
+  kj::Promise<Result<std::shared_ptr<Lease>>> give_back_other(rpc::Lease::Client lease);
   kj::Promise<Result<std::shared_ptr<Lease>>> send_grant(LeaseRequest request, RequestKey key,
                                                          kj::TimePoint wait_until);
   kj::Promise<Result<std::vector<LeaseInfo>>> list_after(uint64_t after,

@@ -27,7 +27,8 @@ kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client c
                          .epoch = LeaseEpoch{info.getEpoch()},
                          .bytes = info.getBytes(),
                          .ttl_ns = info.getTtlNs(),
-                         .access = access};
+                         .access = access,
+                         .on_fence = static_cast<OnFence>(info.getOnFence())};
   const bool revoking = info.getPhase() == rpc::LeasePhase::REVOKING;
   std::string reason = text_from_wire(info.getReason());
   auto descriptor = capability.getFd();
@@ -58,6 +59,15 @@ kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client c
   });
 }
 
+// An older manager does not know the word, and grants what it knows.
+kj::Promise<Leased> Loop::give_back_other(rpc::Lease::Client lease) {
+  return lease.releaseRequest().send().then([](auto&&) -> Leased {
+    return Error{ErrorCode::version_mismatch, 0, "Session::grant",
+                 "this manager is older than leases whose holders are ended at a fence (on_fence kill); "
+                 "nothing is granted"};
+  });
+}
+
 kj::Promise<Leased> Loop::send_grant(LeaseRequest request, RequestKey key, kj::TimePoint wait_until) {
   const auto now = timer_.now();
   request.wait_ns = wait_until > now ? static_cast<uint64_t>((wait_until - now) / kj::NANOSECONDS) : 0;
@@ -67,11 +77,13 @@ kj::Promise<Leased> Loop::send_grant(LeaseRequest request, RequestKey key, kj::T
   wire.setRequestHigh(key.high);
   wire.setRequestLow(key.low);
   return call.send().then(
-      [this, ends = ends_with_holders(request)](
+      [this, ends = ends_with_holders(request), on_fence = request.on_fence](
           capnp::Response<rpc::TenantSession::GrantResults>&& reply) -> kj::Promise<Leased> {
         constexpr const char* where = "Session::grant";
         if (Status status = status_from_wire(reply.getError(), where); !status.ok())
           return Leased(std::move(status).error());
+        if (on_fence == OnFence::kill && reply.getInfo().getOnFence() != rpc::OnFence::KILL)
+          return give_back_other(reply.getLease());
         return hold(reply.getInfo(), reply.getLease(), LeaseAccess::read_write, ends, where);
       });
 }
@@ -99,14 +111,15 @@ void Loop::grant(LeaseRequest request, RequestKey key, std::shared_ptr<Answer<st
   tasks_.add(waited.then([answer](Leased result) { answer->deliver(std::move(result)); }));
 }
 
-void Loop::attach(LeaseId id, std::string label, LeaseAccess access,
+void Loop::attach(LeaseId id, std::string label, LeaseAccess access, OnFence on_fence,
                   std::shared_ptr<Answer<std::shared_ptr<Lease>>> answer) {
   constexpr const char* where = "Session::attach";
-  perform<std::shared_ptr<Lease>>(where, answer, [this, id, label = std::move(label), access] {
+  perform<std::shared_ptr<Lease>>(where, answer, [this, id, label = std::move(label), access, on_fence] {
     auto call = connection_->session.attachRequest();
     call.setLease(id.value);
     call.setLabel(label);
     call.setAccess(static_cast<rpc::Access>(access));
+    agree_on_wire(on_fence, call);
     return call.send().then(
         [this, access](capnp::Response<rpc::TenantSession::AttachResults>&& reply) -> kj::Promise<Leased> {
           if (Status status = status_from_wire(reply.getError(), where); !status.ok())

@@ -36,6 +36,7 @@ kj::Promise<Status> Loop::attach_again(uint64_t handle) {
   call.setLease(found->facts.id.value);
   call.setAccess(static_cast<rpc::Access>(found->facts.access));
   call.setEndsWithHolders(found->ends_with_holders);
+  agree_on_wire(found->facts.on_fence, call);
   return call.send().then(
       [this, handle](capnp::Response<rpc::TenantSession::AttachResults>&& reply) -> kj::Promise<Status> {
         const Held* held = held_.find(handle);

@@ -69,9 +69,14 @@ class ClientSession final : public Session {
     });
   }
   Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) override {
-    return ask<std::shared_ptr<Lease>>(
-        *mailbox_, "Session::attach",
-        [id, label, access](Loop& loop, auto answer) { loop.attach(id, label, access, std::move(answer)); });
+    return attach(id, label, access, OnFence::keep);
+  }
+  Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access,
+                                        OnFence on_fence) override {
+    return ask<std::shared_ptr<Lease>>(*mailbox_, "Session::attach",
+                                       [id, label, access, on_fence](Loop& loop, auto answer) {
+                                         loop.attach(id, label, access, on_fence, std::move(answer));
+                                       });
   }
   Result<std::vector<LeaseInfo>> leases() override {
     return ask<std::vector<LeaseInfo>>(*mailbox_, "Session::leases",

@@ -132,6 +132,7 @@ Result<LeaseInfo> lease_info_from_wire(rpc::LeaseInfo::Reader wire, const char* 
                            .pid = owner.getPid(),
                            .holder = text_from_wire(owner.getHolder())});
   info.offered_to = text_from_wire(wire.getOfferedTo());
+  info.on_fence = static_cast<OnFence>(wire.getOnFence());
   return info;
 }
 
@@ -221,6 +222,7 @@ void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire)
   wire.setMovable(request.movable);
   wire.setWaitNs(request.wait_ns);
   wire.setEndsWithHolders(ends_with_holders(request));
+  agree_on_wire(request.on_fence, wire);
 }
 
 }  // namespace terrace::client

@@ -6,6 +6,8 @@
 // Threads   Pure functions.
 #pragma once
 
+#include <unistd.h>
+
 #include <kj/exception.h>
 
 #include <string>
@@ -55,6 +57,13 @@ void run_to_wire(const RunFigures& figures, const RunCounters& told_before, rpc:
 // A grant's fields without its request key.
 bool ends_with_holders(const LeaseRequest& request);
 void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire);
+// Of a grant or an attach: with `kill` this process agrees to be ended at a fence.
+template <typename Asked>
+void agree_on_wire(OnFence on_fence, Asked&& asked) {
+  if (on_fence != OnFence::kill) return;
+  asked.setOnFence(rpc::OnFence::KILL);
+  asked.setProcess(static_cast<uint32_t>(::getpid()));
+}
 
 std::string text_from_wire(capnp::Text::Reader text);
 

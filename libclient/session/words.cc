@@ -30,6 +30,16 @@ const std::vector<std::string>& lease_mode_names() {
   return schema::enum_words<rpc::LeaseMode>();
 }
 
+std::string_view on_fence_name(OnFence on_fence) {
+  return schema::enum_word(static_cast<rpc::OnFence>(on_fence));
+}
+
+std::optional<OnFence> on_fence_of_name(std::string_view name) {
+  const auto on_fence = schema::enum_of_word<rpc::OnFence>(name);
+  if (!on_fence) return std::nullopt;
+  return static_cast<OnFence>(*on_fence);
+}
+
 std::string_view pool_placement_name(PoolPlacement placement) {
   return schema::enum_word(static_cast<rpc::Placement>(placement));
 }

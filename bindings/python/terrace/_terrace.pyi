@@ -40,15 +40,19 @@ class Session:
 
     def grant(
         self, bytes: int, *, pool: str = '', mode: LeaseMode = 'exclusive', ttl: Optional[float] = 0.0, persistent:
-        bool = False, label: str = '', movable: bool = False, wait: Optional[float] = 0.0, detached: bool = False
+        bool = False, label: str = '', movable: bool = False, wait: Optional[float] = 0.0, detached: bool = False,
+        on_fence: str = 'keep'
     ) -> Lease:
         """Memory of a pool, renewed while the lease lives. ttl: seconds (0: the manager's own, None: as long as may
         be); wait: seconds in the queue of a full pool; detached=True leaves it to its ttl at the end of the
-        process. Raises CapacityExhausted.
+        process. on_fence="kill": its memory may be pinned, and this process agrees to be ended before it is taken.
+        Raises CapacityExhausted.
         """
 
-    def attach(self, lease: Union[int, str], *, read_only: bool = False) -> Lease:
-        """A lease that somebody was granted, by its id or label. Raises NotFound, PermissionDenied."""
+    def attach(self, lease: Union[int, str], *, read_only: bool = False, on_fence: str = 'keep') -> Lease:
+        """A lease that somebody was granted, by its id or label; one whose holders are ended at a fence with
+        on_fence="kill", by which this process agrees to that. Raises NotFound, PermissionDenied.
+        """
 
     def leases(self) -> List[LeaseInfo]:
         """The leases of this tenant."""

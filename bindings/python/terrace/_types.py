@@ -95,6 +95,7 @@ class LeaseInfo(NamedTuple):
     coherence: str
     owners: List[PartOwner]
     offered_to: str
+    on_fence: str
 
 
 class PoolInfo(NamedTuple):

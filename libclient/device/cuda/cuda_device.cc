@@ -126,8 +126,11 @@ Result<std::unique_ptr<HostRegistration>> CudaDevice::register_host(std::span<co
   std::string reason;
   if (access == HostAccess::read_only && !can_register_read_only_) {
     reason = context_->label() + " cannot register memory that is mapped for reading only";
-  } else if (!register_dax_ && lies_on_dax(memory)) {
-    reason = "pages of a dax device are not pinned: the fence of their lease would wait for it";
+  } else if (!register_dax_ && lies_on_dax(memory, ends_with_its_holder)) {
+    reason =
+        "pages of a dax device are not pinned: the fence of their lease would wait for it. Grant or attach the "
+        "lease "
+        "with on_fence kill (--on-fence kill): this process is ended before the fence, and may pin its memory";
   } else {
     auto cover = ranges_->add(
         context_,

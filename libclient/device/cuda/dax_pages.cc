@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "libclient/device/cuda/dax_pages.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
+
+#include "terrace/mapping.h"
 
 namespace terrace::device {
 namespace {
@@ -34,14 +38,16 @@ bool names_dax(std::string_view path) {
 
 }  // namespace
 
-bool maps_show_dax(std::string_view maps, std::span<const std::byte> memory) {
+bool maps_show_dax(std::string_view maps, std::span<const std::byte> memory, const MayPin& may_pin) {
   const auto begin = reinterpret_cast<uintptr_t>(memory.data());
   while (!maps.empty()) {
     const size_t length = maps.find('\n');
     Line line;
     if (read_line(maps.substr(0, length), line) && line.begin < begin + memory.size() && begin < line.end &&
         !line.path.empty() && names_dax(line.path)) {
-      return true;
+      const size_t first = std::max(line.begin, begin) - begin;
+      const size_t last = std::min(line.end, begin + memory.size()) - begin;
+      if (!may_pin || !may_pin(memory.subspan(first, last - first))) return true;
     }
     if (length == std::string_view::npos) return false;
     maps.remove_prefix(length + 1);
@@ -49,12 +55,17 @@ bool maps_show_dax(std::string_view maps, std::span<const std::byte> memory) {
   return false;
 }
 
-bool lies_on_dax(std::span<const std::byte> memory) {
+bool lies_on_dax(std::span<const std::byte> memory, const MayPin& may_pin) {
   std::ifstream file("/proc/self/maps");
   if (!file) return true;
   std::ostringstream text;
   text << file.rdbuf();
-  return maps_show_dax(text.view(), memory);
+  return maps_show_dax(text.view(), memory, may_pin);
+}
+
+bool ends_with_its_holder(std::span<const std::byte> part) {
+  const std::shared_ptr<Lease> lease = lease_of_memory(part);
+  return lease != nullptr && lease->on_fence() == OnFence::kill;
 }
 
 }  // namespace terrace::device

@@ -141,8 +141,9 @@ struct CudaDeviceOptions {
   uint64_t staging_bytes = 4ull << 20;
   // Larger memory is registered in pieces: drivers of 2025 refuse 512 GiB and more at once.
   uint64_t register_piece_bytes = 64ull << 30;
-  // Also register memory of dax devices. A fence of such a lease then waits until it is unregistered, and some
-  // kernels fail at it (docs/operations/devdax.md). Use it only on a machine for this program alone.
+  // Also register memory of dax devices that is no lease's with OnFence::kill, whose memory is registered as any other. A
+  // fence of such a lease then waits until it is unregistered, and some kernels fail at it (docs/operations/devdax.md).
+  // Use it only on a machine for this program alone.
   bool register_dax = false;
   // Called once when the device is lost, on the first thread that notices. Must not call into this library.
   std::function<void(const Error&)> on_lost = {};

@@ -27,6 +27,12 @@ namespace terrace {
 enum class LeaseMode : uint8_t { exclusive, shared_read_only, shared_coherent };
 enum class LeaseAccess : uint8_t { read_only, read_write };
 
+// What becomes of the processes that hold a lease when its memory is taken from them.
+// keep  they go on; what touches the memory then gets SIGBUS, and pages that they pinned keep it from everybody else
+// kill  each of them is ended first, and agrees to that by the grant or attach that says so. Pinning is welcome:
+//       the memory comes back at once, since what they pinned is let go with them (docs/design/0047-kill-then-fence.md)
+enum class OnFence : uint8_t { keep, kill };
+
 // live      usable
 // revoking  an operator wants it back: stop using it and release() before the grace ends
 // lost      fenced, expired or released: touching its mapping gives SIGBUS
@@ -79,6 +85,9 @@ struct LeaseRequest {
   // manager takes it back when all processes of its machine that had it attached have ended, and no other one
   // has its memory mapped or open. Persistent leases stay in any case.
   bool detached = false;
+  // kill: this process agrees to be ended before the memory is taken, by a revoke, an expiry or whatever else. Only its
+  // own release() leaves it alone. Not with `movable`.
+  OnFence on_fence = OnFence::keep;
 };
 
 struct ExtentInfo {
@@ -174,6 +183,7 @@ struct LeaseInfo {
   MemoryCoherence coherence = MemoryCoherence::unknown;  // of its pool; see space_coherence() in tensor_space.h
   std::vector<PartOwner> owners;                         // by part, those that ever had one; not in lists
   std::string offered_to;                                // the tenant that may accept it; empty: none
+  OnFence on_fence = OnFence::keep;
 };
 
 // Free runs of one class of lengths: at least run_bytes_min and less than twice that.
@@ -272,6 +282,7 @@ class Lease {
   virtual uint64_t bytes() const = 0;    // changes with a resize
   virtual LeaseAccess access() const = 0;
   virtual LeaseState state() const = 0;
+  virtual OnFence on_fence() const { return OnFence::keep; }
   // The memory's descriptor, owned by the Lease; dup() it to keep it longer. Never a path to more. The number
   // stays the same for the Lease's life: a resize or a move puts the new memory behind it in one step (dup3).
   // Mappings made before keep what they mapped.
@@ -371,7 +382,16 @@ class Session {
   //           (label), not_found (pool), unavailable (the call timeout passed), cancelled (by an operator).
   virtual Result<std::shared_ptr<Lease>> grant(const LeaseRequest& request) = 0;
   // By id, or by label when the id is 0. A read-only one cannot be mapped writable.
+  // Errors    invalid_argument  its holders are ended at a fence: attach it with OnFence::kill
   virtual Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) = 0;
+  // The same; with `kill` this process agrees to be ended before the memory is taken, if the lease is of that kind.
+  // Errors    permission_denied  this session was connected by another process (before a fork, say)
+  //           unsupported        the manager cannot see this process: it is in a pid namespace beside or above its own
+  virtual Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access,
+                                                OnFence on_fence) {
+    if (on_fence == OnFence::keep) return attach(id, label, access);
+    return Error{ErrorCode::unsupported, 0, "Session", "this session ends no holders at a fence"};
+  }
   virtual Result<std::vector<LeaseInfo>> leases() = 0;
   virtual Result<std::vector<PoolInfo>> pools() = 0;
   // Leases of other tenants that are offered to this one.

@@ -81,6 +81,7 @@ struct terrace_session_options {
 
 enum { TERRACE_LEASE_EXCLUSIVE = 0, TERRACE_LEASE_SHARED_READ_ONLY = 1, TERRACE_LEASE_SHARED_COHERENT = 2 };
 enum { TERRACE_ACCESS_READ_ONLY = 0, TERRACE_ACCESS_READ_WRITE = 1 };
+enum { TERRACE_ON_FENCE_KEEP = 0, TERRACE_ON_FENCE_KILL = 1 };
 enum { TERRACE_LEASE_LIVE = 0, TERRACE_LEASE_REVOKING = 1, TERRACE_LEASE_LOST = 2 };
 
 struct terrace_lease_request {
@@ -94,6 +95,8 @@ struct terrace_lease_request {
   int movable;
   uint64_t wait_ns; /* in the queue of a full pool */
   int detached;     /* it outlives the processes that hold it, until its expiry; see LeaseRequest */
+  int reserved;
+  int on_fence; /* TERRACE_ON_FENCE_KILL: this process agrees to be ended before the memory is taken; see LeaseRequest */
 };
 
 /* options: NULL for the defaults. */
@@ -133,6 +136,9 @@ terrace_code terrace_lease_grant(terrace_session* session, const struct terrace_
 /* By id, or by label when the id is 0. */
 terrace_code terrace_lease_attach(terrace_session* session, uint64_t id, const char* label, int read_only,
                                   terrace_lease** lease);
+/* The same, TERRACE_ON_FENCE_KILL: this process agrees to be ended before the memory is taken, where that is the lease's kind. */
+terrace_code terrace_lease_attach_on_fence(terrace_session* session, uint64_t id, const char* label,
+                                           int read_only, int on_fence, terrace_lease** lease);
 uint64_t terrace_lease_id(const terrace_lease* lease);
 uint64_t terrace_lease_epoch(const terrace_lease* lease);
 uint64_t terrace_lease_bytes(const terrace_lease* lease);
@@ -211,8 +217,8 @@ struct terrace_lease_info {
   const struct terrace_tier_figures* figures;
   const struct terrace_part_owner* const* owners; /* not in terrace_session_leases */
   size_t owner_count;
-  int coherence; /* TERRACE_COHERENCE_... */
-  int reserved;
+  int coherence;          /* TERRACE_COHERENCE_... */
+  int on_fence;           /* TERRACE_ON_FENCE_... */
   const char* offered_to; /* the tenant that may accept it; empty: none */
 };
 

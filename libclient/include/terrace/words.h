@@ -17,6 +17,8 @@ namespace terrace {
 std::string_view lease_mode_name(LeaseMode mode);  // "exclusive", "shared_read_only", "shared_coherent"
 std::optional<LeaseMode> lease_mode_of_name(std::string_view name);
 const std::vector<std::string>& lease_mode_names();
+std::string_view on_fence_name(OnFence on_fence);  // "keep", "kill"
+std::optional<OnFence> on_fence_of_name(std::string_view name);
 std::string_view pool_placement_name(PoolPlacement placement);  // "linear", "striped", "spread"
 
 }  // namespace terrace

@@ -40,6 +40,24 @@ TEST_CASE("dax_pages: files, plain memory and addresses beside are not") {
   CHECK_FALSE(maps_show_dax("", {}));
 }
 
+TEST_CASE("dax_pages: what may be pinned does not count, and all else in the same memory does") {
+  const auto at = [](uintptr_t begin, size_t bytes) {
+    return std::span(reinterpret_cast<const std::byte*>(begin), bytes);
+  };
+  std::vector<std::span<const std::byte>> asked;
+  const MayPin first_only = [&asked](std::span<const std::byte> part) {
+    asked.push_back(part);
+    return reinterpret_cast<uintptr_t>(part.data()) < 0x7f0000200000;
+  };
+  CHECK_FALSE(maps_show_dax(maps, at(0x7f0000001000, 4096), first_only));
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].data() == at(0x7f0000001000, 1).data());
+  CHECK(asked[0].size() == 4096);
+  CHECK(maps_show_dax(maps, at(0x7f0000400000, 4096), first_only));
+  CHECK(maps_show_dax(maps, at(0x7f0000000000, 0x600000), first_only));  // the second device
+  CHECK(asked.back().size() == 0x200000);
+}
+
 TEST_CASE("dax_pages: this process's own heap is not") {
   const std::vector<std::byte> bytes(4096);
   CHECK_FALSE(lies_on_dax(bytes));

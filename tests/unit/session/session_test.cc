@@ -149,6 +149,23 @@ TEST_CASE("Session: what the manager refuses comes back with its code and its wo
   CHECK(std::string(lease.error().where) == "Session::grant");
 }
 
+TEST_CASE("Session: an older manager that does not know what is asked for at a fence gets its lease back") {
+  FakeGateway gateway;
+  gateway.start();
+  auto session = connect(gateway);
+  LeaseRequest request;
+  request.bytes = 2 * mib;
+  request.label = "pinned";
+  request.on_fence = OnFence::kill;
+  const auto lease = session->grant(request);
+  REQUIRE(!lease.ok());
+  CHECK(lease.error().code == ErrorCode::version_mismatch);
+  const auto left = session->leases();
+  REQUIRE(left.ok());
+  CHECK(left->empty());
+  CHECK(grant(*session, 2 * mib)->on_fence() == OnFence::keep);
+}
+
 TEST_CASE("Session: attaching by label gives a second handle; a read-only one cannot be written") {
   FakeGateway gateway;
   gateway.start();
