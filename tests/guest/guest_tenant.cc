@@ -64,7 +64,7 @@ class Tenant {
     std::istringstream words(line);
     std::string verb;
     words >> verb;
-    if (verb == "grant") return grant(words);
+    if (verb == "grant" || verb == "grant-kill") return grant(verb, words);
     if (verb == "attach") return attach(words, LeaseAccess::read_write);
     if (verb == "attach-read") return attach(words, LeaseAccess::read_only);
     if (verb == "remap-kept") return try_map(kept_.get());
@@ -91,8 +91,9 @@ class Tenant {
  private:
   static std::string outcome(const Status& status) { return status.ok() ? "ok" : named(status.error()); }
 
-  std::string grant(std::istringstream& words) {
+  std::string grant(const std::string& verb, std::istringstream& words) {
     LeaseRequest request;
+    if (verb == "grant-kill") request.on_fence = OnFence::kill;
     words >> request.pool >> request.bytes >> request.label;
     request.detached = true;  // tests look at leases of tenants that they killed
     uint64_t ttl_s = 0;

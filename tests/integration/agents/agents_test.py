@@ -331,6 +331,53 @@ class Absence(Case):
         manager.wait_free()
         manager.check_invariants()
 
+    def agreed_on(self, host, label):
+        """A program of the host that is ended before its lease is taken, and the lease's id."""
+        tenant = self.tenant(host)
+        lease = int(tenant.ask("grant", 4 * MIB, 60 * S, label, 0, 0, 1, "kill").split()[0])
+        self.assertEqual(tenant.ask("fill", 5), "ok")
+        self.assertEqual(tenant.ask("pin"), "ok")
+        return tenant, lease
+
+    def test_who_agreed_on_a_further_host_is_ended_there_and_named_here(self):
+        manager, b, _ = self.two_hosts()
+        tenant, lease = self.agreed_on(b, "x")
+        self.assertEqual(manager.leases()[lease]["on_fence"], "kill")
+        second, other = self.agreed_on(b, "y")
+        manager.cli("lease", "revoke", lease, "--grace", "0s")
+        self.assertEqual(tenant.process.wait(60), -signal.SIGKILL)
+        wait_until(lambda: lease not in manager.leases(), 60, "the fence")
+        events = manager.cli("events").json["events"]
+        ended = [event for event in events if event["kind"] == "lease_holder_ended"]
+        self.assertEqual([event["lease"] for event in ended], [lease])
+        self.assertIn(f"[{tenant.process.pid}]", ended[0]["message"])
+        # Who gives it back by itself goes on; and an agent that was restarted knows the others.
+        b.kill()
+        b.start()
+        self.fabric.wait_state("hostb", "connected")
+        wait_until(lambda: second.ask("connected") == "yes", 60, "the session being back")
+        third, third_lease = self.agreed_on(b, "z")
+        wait_until(lambda: third.ask("release") == "ok", 60, "the release")
+        wait_until(lambda: third_lease not in manager.leases(), 60, "the fence")
+        self.assertIsNone(third.process.poll())
+        manager.cli("lease", "revoke", other, "--grace", "0s")
+        self.assertEqual(second.process.wait(60), -signal.SIGKILL)
+        manager.wait_free()
+        manager.check_invariants()
+
+    def test_the_guard_ends_who_agreed_when_the_host_lease_ends(self):
+        manager, b, _ = self.two_hosts()
+        tenant, _ = self.agreed_on(b, "x")
+        plain = self.grant_on(b, "y")
+        b.kill()
+        self.assertEqual(tenant.process.wait(60), -signal.SIGKILL)
+        wait_until(lambda: b.object_bytes() == 0, 60, "the guard's fence")
+        self.assertIsNone(plain.process.poll())
+        b.start()
+        self.fabric.wait_state("hostb", "connected")
+        manager.wait_free(timeout=60)
+        manager.check_invariants()
+
     @unittest.skipUnless(os.geteuid() == 0, "needs root: what is asked for are rights of root")
     def test_the_guard_comes_to_it_in_time_on_a_busy_machine(self):
         _, b, _ = self.two_hosts()

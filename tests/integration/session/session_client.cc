@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -128,6 +129,7 @@ class Tenant {
       return outcome(
           lease_->report_usage({.ddr_bytes = 1, .cxl_bytes = 2, .live_bytes = 3, .holder = "tenant[1]"}));
     if (verb == "fork") return fork_child();
+    if (verb == "pin") return pin();
     if (verb == "info") {
       const auto info = lease_->info();
       return info.ok() ? info->phase + " " + std::to_string(info->epoch.value) : named(info.error());
@@ -155,15 +157,18 @@ class Tenant {
   }
   std::string grant(std::istringstream& words) {
     LeaseRequest request;
+    std::string on_fence;
     words >> request.bytes >> request.ttl_ns >> request.label >> request.wait_ns >> request.movable >>
-        request.detached;
+        request.detached >> on_fence;
+    if (on_fence == "kill") request.on_fence = OnFence::kill;
     return hold(session_->grant(request));
   }
   std::string attach(std::istringstream& words) {
-    std::string label, access;
-    words >> label >> access;
-    return hold(
-        session_->attach(LeaseId{}, label, access == "ro" ? LeaseAccess::read_only : LeaseAccess::read_write));
+    std::string label, access, on_fence;
+    words >> label >> access >> on_fence;
+    return hold(session_->attach(LeaseId{}, label,
+                                 access == "ro" ? LeaseAccess::read_only : LeaseAccess::read_write,
+                                 on_fence == "kill" ? OnFence::kill : OnFence::keep));
   }
   // Many leases, without a mapping; and how many of them live.
   std::string hold_many(std::istringstream& words) {
@@ -236,6 +241,16 @@ class Tenant {
     for (;;) ::pause();
   }
 
+  // A page of the lease in a pipe of this process: pinned until the pipe is closed, by its end at the latest.
+  std::string pin() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return "error pipe";
+    pipes_.emplace_back(ends[0]);
+    pipes_.emplace_back(ends[1]);
+    const iovec page{.iov_base = mapping_->bytes().data(), .iov_len = 4096};
+    return ::vmsplice(ends[1], &page, 1, 0) == 4096 ? "ok" : "error vmsplice";
+  }
+
   // A tiered range over a lease of its size: NAME BYTES DDR_BYTES.
   std::string make_range(std::istringstream& words) {
     TieredRangeOptions options;
@@ -279,6 +294,7 @@ class Tenant {
   std::shared_ptr<Lease> lease_;
   std::vector<std::shared_ptr<Lease>> held_;
   std::unique_ptr<Mapping> mapping_;
+  std::vector<UniqueFd> pipes_;
   std::unique_ptr<Tiering> tiering_;
   std::unique_ptr<TieredRange> range_;
 };
