@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "core/base/crc32c.h"
-#include "core/os/block_io.h"
+#include "core/os/io/block_io.h"
 #include "libclient/io/transfer.h"
 
 namespace terrace::checkpoint {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/os/block_io.h"
+#include "core/os/io/block_io.h"
 #include "terrace/safetensors.h"
 
 namespace terrace::checkpoint {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/os/block_io.h"
+#include "core/os/io/block_io.h"
 #include "libclient/checkpoint/manifest.h"
 #include "libclient/io/safetensors_file.h"
 

@@ -6,7 +6,7 @@
 #include <new>
 #include <unordered_set>
 
-#include "core/os/block_io.h"
+#include "core/os/io/block_io.h"
 #include "libclient/io/pool_transfer.h"
 #include "libclient/io/replace_file.h"
 #include "libclient/io/transfer.h"

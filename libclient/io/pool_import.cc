@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/os/block_io.h"
+#include "core/os/io/block_io.h"
 #include "libclient/io/pool_transfer.h"
 #include "libclient/io/prefault.h"
 #include "libclient/io/transfer.h"

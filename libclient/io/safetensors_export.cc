@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "core/base/crc32c.h"
-#include "core/os/block_io.h"
 #include "core/os/fault_guard.h"
+#include "core/os/io/block_io.h"
 #include "libclient/io/replace_file.h"
 #include "libclient/io/safetensors_file.h"
 #include "libclient/io/transfer.h"

@@ -8,8 +8,8 @@
 
 #include "core/base/crc32c.h"
 #include "core/base/failpoint.h"
-#include "core/os/block_io.h"
 #include "core/os/fault_guard.h"
+#include "core/os/io/block_io.h"
 #include "libclient/io/model_files.h"
 #include "libclient/io/prefault.h"
 #include "libclient/io/transfer.h"

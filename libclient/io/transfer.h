@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/os/block_io.h"
+#include "core/os/io/block_io.h"
 #include "terrace/safetensors.h"
 
 namespace terrace {

@@ -19,7 +19,7 @@
 #include <unordered_map>
 
 #include "core/base/clock.h"
-#include "core/os/io_queue.h"
+#include "core/os/io/io_queue.h"
 #include "libclient/kv/spill/segment_log.h"
 
 namespace terrace::kv {

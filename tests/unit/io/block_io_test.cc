@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bulk file I/O: every cutting of a range gives the same bytes, with and without io_uring and O_DIRECT.
-#include "core/os/block_io.h"
+#include "core/os/io/block_io.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 #include "core/base/prng.h"
 #include "core/base/unique_fd.h"
-#include "core/os/block_plan.h"
+#include "core/os/io/block_plan.h"
 #include "tests/support/skip.h"
 #include "tests/unit/io/temporary_directory.h"
 #include "tests/unit/tensor/aligned_memory.h"

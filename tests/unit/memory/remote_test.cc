@@ -25,7 +25,8 @@ struct ScriptedAgents final : AgentOrders {
     const OrderOutcome outcome = outcomes.empty() ? OrderOutcome::done : outcomes.front();
     if (!outcomes.empty()) outcomes.pop_front();
     Error error{.code = ErrorCode::io_error, .where = "test", .detail = "as scripted"};
-    return {outcome, error, given.kind == AgentOrder::Kind::scrub ? uint64_t{7} : uint64_t{0}, {}, kept, {"one[7]"}};
+    return {outcome, error, given.kind == AgentOrder::Kind::scrub ? uint64_t{7} : uint64_t{0},
+            {},      kept,  {"one[7]"}};
   }
   bool wait_until_forgotten(const std::string&) override {
     ++waits;
@@ -89,7 +90,8 @@ TEST_CASE("RemoteBackend: an order names extents by serial and bytes, and the ob
   CHECK(host.set.open(host.name, ObjectAccess::read_write).error().code == ErrorCode::unsupported);
 }
 
-TEST_CASE("RemoteBackend: its agent ends who agreed to that, and nothing goes on while nobody can say that it did") {
+TEST_CASE(
+    "RemoteBackend: its agent ends who agreed to that, and nothing goes on while nobody can say that it did") {
   Remote host;
   const auto outcome_of = [&host](OrderOutcome outcome) {
     host.agents.outcomes = {outcome};

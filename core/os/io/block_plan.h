@@ -2,7 +2,7 @@
 // Cuts one bulk transfer between a file range and a list of memory segments into chunks that the kernel can
 // do in one call each. Pure: no file is touched here, so that the cutting is tested without one.
 //
-// Place     core/os/block_io.cc drives it.
+// Place     core/os/io/block_io.cc drives it.
 // Direct    With O_DIRECT, file offset, length and address must be multiples of the alignment. Where memory
 //           and file are congruent a chunk is `straight` (the device writes into the caller's memory); where
 //           they are not it is `staged` through an aligned buffer; what a direct write cannot express (an

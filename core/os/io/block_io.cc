@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/os/block_io.h"
+#include "core/os/io/block_io.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "core/base/unique_fd.h"
-#include "core/os/block_plan.h"
 #include "core/os/fault_guard.h"
-#include "core/os/io_queue.h"
+#include "core/os/io/block_plan.h"
+#include "core/os/io/io_queue.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/os/io_queue.h"
+#include "core/os/io/io_queue.h"
 
 #include <fcntl.h>
 #include <liburing.h>
