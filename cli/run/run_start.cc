@@ -24,6 +24,7 @@ class NoSession final : public Session {
   Result<std::shared_ptr<Lease>> grant(const LeaseRequest&) override {
     return Error{.code = ErrorCode::capacity_exhausted, .where = "terrace run", .detail = why_.detail};
   }
+  using Session::attach;
   Result<std::shared_ptr<Lease>> attach(LeaseId, const std::string&, LeaseAccess) override { return why_; }
   Result<std::vector<LeaseInfo>> leases() override { return why_; }
   Result<std::vector<PoolInfo>> pools() override { return why_; }

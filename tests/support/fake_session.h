@@ -49,6 +49,7 @@ class FakeSession final : public Session {
     return std::shared_ptr<Lease>(
         std::make_shared<FakeLease>(state_, LeaseId{++state_->last_id}, bytes, request.label, std::move(fd)));
   }
+  using Session::attach;
   Result<std::shared_ptr<Lease>> attach(LeaseId, const std::string&, LeaseAccess) override {
     return Error{.code = ErrorCode::unsupported, .where = "FakeSession", .detail = "attach"};
   }

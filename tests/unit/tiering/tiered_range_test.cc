@@ -49,6 +49,7 @@ class GivenSession final : public Session {
  public:
   GivenSession(Session& below, UniqueFd device) : below_(below), device_(std::move(device)) {}
   Result<std::shared_ptr<Lease>> grant(const LeaseRequest& request) override { return below_.grant(request); }
+  using Session::attach;
   Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) override {
     return below_.attach(id, label, access);
   }
