@@ -14,6 +14,7 @@ namespace {
 class RecordingEnder final : public HolderEnder {
  public:
   explicit RecordingEnder(std::vector<std::string>& order) : order_(order) {}
+  ~RecordingEnder() noexcept override {}
 
   kj::Promise<HoldersEnded> end_holders(const std::string& object) override {
     order_.push_back("end " + object);
