@@ -100,6 +100,8 @@ class FakeKvSpace final : public KvSpace {
       return !name_space || one.first.starts_with(name_space->name() + '\0');
     })};
   }
+  Result<KvPolicy> policy() override { return KvPolicy{}; }
+  Status set_policy(const KvPolicy&) override { return {}; }
   void tend() override {}
   std::optional<uint32_t> part() const override { return std::nullopt; }
   Status health() const override { return {}; }
