@@ -269,6 +269,10 @@ void add_lease(py::module_& module) {
           "bytes", [](const LeaseObject& self) { return self.lease->bytes(); },
           "Its size; resize() changes it.")
       .def_property_readonly(
+          "on_fence",
+          [](const LeaseObject& self) { return std::string(on_fence_name(self.lease->on_fence())); },
+          "\"kill\": this process agreed to be ended before the memory is taken; else \"keep\".")
+      .def_property_readonly(
           "state", [](const LeaseObject& self) { return name_of(self.lease->state()); },
           "'live', 'revoking': stop using it; or 'lost': its memory is gone.")
       .def_property_readonly(

@@ -35,9 +35,7 @@ struct ConsentedHolders::Ending {
 };
 
 ConsentedHolders::ConsentedHolders(kj::Timer& timer, std::string file, std::string boot_id)
-    : timer_(timer), file_(file, boot_id), all_(ConsentFile::read(file, boot_id)) {
-  write(file_.write_anew(all_));
-}
+    : timer_(timer), file_(file, boot_id), all_(ConsentFile::read(file, boot_id)) {}
 
 void ConsentedHolders::write(const Status& status) const {
   if (!status.ok())

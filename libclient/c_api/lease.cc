@@ -183,6 +183,10 @@ int terrace_lease_access(const terrace_lease* lease) {
   return lease == nullptr ? -1 : static_cast<int>(lease->lease->access());
 }
 
+int terrace_lease_on_fence(const terrace_lease* lease) {
+  return lease == nullptr ? -1 : static_cast<int>(lease->lease->on_fence());
+}
+
 int terrace_lease_fd(const terrace_lease* lease) {
   return lease == nullptr ? -1 : lease->lease->fd();
 }

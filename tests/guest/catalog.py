@@ -48,7 +48,8 @@ def _shared_space(memory: str) -> GuestTest:
 
 
 PINS_SHORT = ("Pins.test_a_page_in_a_pipe_shows_its_old_bytes_and_keeps_the_memory",
-              "Pins.test_direct_input_under_way_ends_before_the_fence")
+              "Pins.test_direct_input_under_way_ends_before_the_fence",
+              "Pins.test_a_holder_that_agreed_is_ended_and_the_memory_is_back_at_once")
 
 TESTS = (
     # The guests themselves, without Terrace.

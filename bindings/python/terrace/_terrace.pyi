@@ -106,6 +106,10 @@ class Lease:
         """Its size; resize() changes it."""
 
     @property
+    def on_fence(self) -> str:
+        """"kill": this process agreed to be ended before the memory is taken; else "keep"."""
+
+    @property
     def state(self) -> Literal['live', 'revoking', 'lost']:
         """'live', 'revoking': stop using it; or 'lost': its memory is gone."""
 

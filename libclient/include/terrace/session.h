@@ -282,6 +282,7 @@ class Lease {
   virtual uint64_t bytes() const = 0;    // changes with a resize
   virtual LeaseAccess access() const = 0;
   virtual LeaseState state() const = 0;
+  // What this process agreed to.
   virtual OnFence on_fence() const { return OnFence::keep; }
   // The memory's descriptor, owned by the Lease; dup() it to keep it longer. Never a path to more. The number
   // stays the same for the Lease's life: a resize or a move puts the new memory behind it in one step (dup3).

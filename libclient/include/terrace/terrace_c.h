@@ -145,6 +145,7 @@ uint64_t terrace_lease_bytes(const terrace_lease* lease);
 int terrace_lease_state(const terrace_lease* lease);
 /* TERRACE_ACCESS_...; -1 for NULL. */
 int terrace_lease_access(const terrace_lease* lease);
+int terrace_lease_on_fence(const terrace_lease* lease); /* TERRACE_ON_FENCE_...; -1 for NULL */
 /* Of the memory; the lease's. -1 for NULL. */
 int terrace_lease_fd(const terrace_lease* lease);
 terrace_code terrace_lease_renew(terrace_lease* lease, uint64_t ttl_ns);

@@ -92,7 +92,8 @@ static void null_handles_have_nothing(void) {
   CHECK(terrace_tensor_is_view(NULL) == 0 && terrace_tensor_hint(NULL) == 0 && terrace_tensor_flags(NULL) == 0);
   CHECK(terrace_guard_data(NULL) == NULL && terrace_guard_writable(NULL) == NULL && terrace_guard_bytes(NULL) == 0);
   CHECK(terrace_move_done(NULL) == 0 && terrace_move_bytes_there(NULL) == 0);
-  CHECK(terrace_lease_access(NULL) == -1 && strcmp(terrace_session_tenant(NULL), "") == 0);
+  CHECK(terrace_lease_on_fence(NULL) == -1 && terrace_lease_access(NULL) == -1);
+  CHECK(strcmp(terrace_session_tenant(NULL), "") == 0);
   CHECK(terrace_space_part(NULL) == -1 && terrace_space_free_bytes(NULL) == 0);
   CHECK(strcmp(terrace_shared_name(NULL), "") == 0 && terrace_shared_bytes(NULL) == 0);
   CHECK(terrace_shared_shape(NULL) == NULL && terrace_shared_rank(NULL) == 0 && terrace_shared_dtype(NULL) == 0);
