@@ -67,8 +67,9 @@ class BlockPart {
   Outcome reserve(uint64_t bytes, Room* room, bool may_claim = true);
   void cancel(const Room& room);
   // `block`: key, bytes, checksum, parent, times, namespace, word (block_word_summed or 0); its place is `room`, whose
-  // bytes are stored. On return everybody finds it, or the room is free again. Returns done, exists, no_record, disowned.
-  Outcome publish(const Room& room, Block* block);
+  // bytes are stored. One of its key that has expired does not count: it may be read in place still. On return everybody
+  // finds it, or the room is free again. Returns done, exists, no_record, disowned.
+  Outcome publish(const Room& room, Block* block, uint64_t now_unix_s);
   // Returns done, pinned, gone, disowned. `block` as it was found.
   Outcome remove(const Block& block);
   void note_use(const Block& block, uint32_t now_unix_s);

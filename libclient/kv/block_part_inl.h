@@ -84,13 +84,13 @@ void BlockPart<Memory>::cancel(const Room& room) {
 }
 
 template <CoherenceMemory Memory>
-Outcome BlockPart<Memory>::publish(const Room& room, Block* block) {
+Outcome BlockPart<Memory>::publish(const Room& room, Block* block, uint64_t now_unix_s) {
   memory_.write_back(geometry_.data() + room.offset, room.bytes, Step::data_written_back);
   memory_.store_barrier(Step::data_before_flip);
   MutexLock lock(mutex_);
   if (!still_owner()) return Outcome::disowned;
   Block other;
-  const bool exists = reader_.find(part_, block->key, &other) == Outcome::done;
+  const bool exists = reader_.find(part_, block->key, now_unix_s, &other) == Outcome::done;
   const bool full = live_ >= geometry_.records - geometry_.records / 4;
   if (exists || full) {
     give_room(room, no_record);

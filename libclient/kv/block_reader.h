@@ -41,8 +41,9 @@ class BlockReader {
   Memory memory() const { return memory_; }
   const std::byte* data(const Block& block) const { return geometry_.data() + block.offset; }
 
-  // Returns done, gone, raced (it kept changing), corrupt (a record that should be it makes no sense).
-  Outcome find(uint32_t part, const BlockKey& key, Block* found) {
+  // One that has expired by then is passed over: behind it may be another one of its key, put while it was pinned.
+  // 0: nothing has. Returns done, gone, raced (it kept changing), corrupt (a record that should be it makes no sense).
+  Outcome find(uint32_t part, const BlockKey& key, uint64_t now_unix_s, Block* found) {
     Outcome worst = Outcome::gone;
     uint32_t index = geometry_.home(key.low);
     for (uint32_t probes = 0; probes < geometry_.records; ++probes) {
@@ -53,7 +54,7 @@ class BlockReader {
       if (has(word, layout::word_live) && memory_.load(&at->key[0]) == key.low &&
           memory_.load(&at->key[1]) == key.high) {
         const Outcome outcome = describe(part, index, found);
-        if (outcome == Outcome::done && found->key == key) return outcome;
+        if (outcome == Outcome::done && found->key == key && !found->is_expired(now_unix_s)) return outcome;
         if (outcome != Outcome::gone && outcome != Outcome::done) worst = outcome;
       }
       index = (index + 1) & (geometry_.records - 1);

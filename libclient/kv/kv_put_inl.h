@@ -42,8 +42,8 @@ Result<KvWrite> KvSpaceOf<Memory>::begin_here(const KvNamespace& name_space, std
   Block other;
   if (find(block.key, &other) == Outcome::done)
     return refuse(ErrorCode::already_exists, who(key) + " is there already");
-  // One that has expired is in the way in this part only.
-  if (reader_.find(own()->part(), block.key, &other) == Outcome::done) (void)remove_own(other, false);
+  // The room of one that has expired; it stays while it is read in place.
+  if (reader_.find(own()->part(), block.key, 0, &other) == Outcome::done) (void)remove_own(other, false);
   const uint64_t extent = kv::extent_bytes(bytes, name_space.name(), key);
   if (!is_policy(block))
     TERRACE_RETURN_IF_ERROR(fit_budgets(name_space.name(), static_cast<uint32_t>(seed), key, extent));
@@ -87,7 +87,7 @@ Status KvSpaceOf<Memory>::finish_write(KvWrite::State& write) {
     own()->cancel(write.room);
     return refuse(ErrorCode::already_exists, who(write.key) + " is there already");
   }
-  const Outcome outcome = own()->publish(write.room, &block);
+  const Outcome outcome = own()->publish(write.room, &block, now_unix_s());
   if (outcome == Outcome::exists)
     return refuse(ErrorCode::already_exists, who(write.key) + " is there already");
   if (outcome == Outcome::no_record) add(counts_.puts_refused);

@@ -301,9 +301,7 @@ template <typename Memory>
 coherence::Outcome KvSpaceOf<Memory>::find_in(uint32_t part, const kv::BlockKey& key, Block* found) {
   Outcome outcome = Outcome::raced;
   for (int attempt = 0; attempt < 4 && outcome == Outcome::raced; ++attempt)
-    outcome = reader_.find(part, key, found);
-  if (outcome == Outcome::done && found->expires_unix_s != 0 && found->is_expired(now_unix_s()))
-    return Outcome::gone;
+    outcome = reader_.find(part, key, now_unix_s(), found);
   return outcome;
 }
 

@@ -86,7 +86,7 @@ bool KvSpaceOf<Memory>::put_back(const KvNamespace& name_space, std::string_view
   Memory().full_barrier(Step::none);
   if (spill()->token(key) == token && spill()->look_up(key)) return true;
   Block mine;
-  if (reader_.find(own()->part(), key, &mine) == Outcome::done) (void)remove_own(mine, false);
+  if (reader_.find(own()->part(), key, now_unix_s(), &mine) == Outcome::done) (void)remove_own(mine, false);
   return false;
 }
 

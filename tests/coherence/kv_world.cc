@@ -170,7 +170,7 @@ void KvActor::operate() {
 Outcome KvActor::find(const kv::BlockKey& key, kv::Block* found) {
   Outcome worst = Outcome::gone;
   for (uint32_t part = 0; part < kv_parts; ++part) {
-    const Outcome outcome = reader_.find(part, key, found);
+    const Outcome outcome = reader_.find(part, key, world_.now_s(), found);
     if (outcome == Outcome::done) return outcome;
     if (outcome != Outcome::gone) worst = outcome;
   }
@@ -201,8 +201,11 @@ void KvActor::put() {
     block.word = layout::block_word_summed;
     block.data_checksum = crc32c(std::as_bytes(std::span(words)));
   }
-  world_.contents_[content].key = key;
-  const Outcome outcome = own_->publish(room, &block);
+  if (world_.expires() && prng_.chance(1, 4))
+    block.expires_unix_s = static_cast<uint32_t>(world_.now_s() + prng_.between(1, 4));
+  world_.contents_[content] = {.key = key, .expires_s = block.expires_unix_s};
+  // What one key had before may be pinned, and expired: then there are two of it.
+  const Outcome outcome = own_->publish(room, &block, world_.now_s());
   if (outcome == Outcome::done) world_.contents_[content].published = world_.now_;
   ++world_.counts_.puts;
 }
@@ -231,7 +234,7 @@ void KvActor::check_found(uint32_t key, uint64_t begin, Outcome outcome) {
   if (outcome != Outcome::gone) return;
   for (const auto& [number, content] : world_.contents_)
     if (content.key == key && content.published != 0 && content.published < begin && content.removing == 0 &&
-        content.disturbed < begin)
+        content.disturbed < begin && (content.expires_s == 0 || content.expires_s > world_.now_s()))
       return world_.fail("lost: " + kv_key(key) + ", content " + std::to_string(number));
 }
 
@@ -252,6 +255,8 @@ uint64_t KvActor::check_bytes(uint32_t key, uint64_t begin, const kv::Block& blo
   }
   if (content->second.removed != 0 && content->second.removed < begin)
     world_.fail("stale: removed before, " + kv_key(key));
+  if (content->second.expires_s != 0 && content->second.expires_s <= KvWorld::seconds(begin))
+    world_.fail("stale: expired before, " + kv_key(key));
   return first;
 }
 

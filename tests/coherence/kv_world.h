@@ -3,8 +3,8 @@
 // keys in little room, and are killed. One seed decides everything. It stops at the first wrong answer:
 //
 //   torn      bytes of no block, or of another key's
-//   stale     a block whose removal had returned before the read began
-//   lost      a block that was published and that nobody began to remove is not found
+//   stale     a block whose removal had returned, or which had expired, before the read began
+//   lost      a block that was published, lasts, and that nobody began to remove is not found
 //   moved     bytes under a pin change
 //   corrupt   a record or checksum that does not fit
 #pragma once
@@ -47,6 +47,7 @@ class KvWorld {
   struct Content {
     uint32_t key = 0;
     uint64_t published = 0, removing = 0, removed = 0, disturbed = 0;  // times; 0: not
+    uint64_t expires_s = 0;                                            // 0: never
   };
   void start(size_t index);
   void kill(size_t index);
@@ -54,6 +55,10 @@ class KvWorld {
   void fence_the_dead();
   void turn(size_t index);
   void fail(const std::string& what);
+  // As expiry goes, which some worlds have.
+  static uint64_t seconds(uint64_t time) { return 1 + time / 512; }
+  uint64_t now_s() const { return seconds(now_); }
+  bool expires() const { return seed_ % 4 == 3; }
   bool is_dead(uint32_t part, uint64_t epoch) const {
     return parts_[part].epoch != epoch || parts_[part].ownership == Ownership::free;
   }

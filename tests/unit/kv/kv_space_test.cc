@@ -154,6 +154,51 @@ TEST_CASE("one that expires is gone, and makes room for another") {
   CHECK(one->counters().expired == 1);
 }
 
+void wait_until_expired(KvSpace& space, const KvNamespace& name_space, std::string_view key) {
+  for (int waited = 0; waited < 3000 && kv_check(space, name_space, key) == 1; ++waited)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  REQUIRE(kv_check(space, name_space, key) == 0);
+}
+
+TEST_CASE("one that has expired and is read in place is in nobody's way") {
+  for (const SpaceCoherence coherence : {SpaceCoherence::coherent, SpaceCoherence::noncoherent}) {
+    KvFormatOptions options = KvFixture::small();
+    options.coherence = coherence;
+    KvFixture scene(options);
+    auto owner = scene.attach();
+    const auto reader = scene.attach(false, false);
+    REQUIRE(kv_put(*owner, scene.name_space, "k", 4096, {.ttl_s = 1}).ok());
+    auto old = reader->view(scene.name_space, "k");
+    REQUIRE(old.ok());
+    wait_until_expired(*reader, scene.name_space, "k");
+    const auto put = kv_put(*owner, scene.name_space, "k");
+    REQUIRE_MESSAGE(put.ok(), put.error().to_string());
+    CHECK(old->bytes().data() != reader->view(scene.name_space, "k")->bytes().data());
+    CHECK(kv_check(*reader, scene.name_space, "k") == 1);
+    CHECK(*reader->length(scene.name_space, "k") == 4096);
+    const std::string_view key = "k";
+    bool found = false;
+    CHECK(reader->exists(scene.name_space, {&key, 1}, {&found, 1}).ok());
+    CHECK(found);
+    CHECK(kv_put(*owner, scene.name_space, "k").error().code == ErrorCode::already_exists);
+    const auto expected = kv_bytes("k", 4096);
+    CHECK(std::equal(old->bytes().begin(), old->bytes().end(), expected.begin(), expected.end()));
+    // Both outlive their owner, and the next one clears up the older.
+    owner->tend();
+    scene.die(std::move(owner));
+    const auto next = scene.attach();
+    REQUIRE(kv_put(*next, scene.name_space, "next").ok());
+    CHECK(kv_check(*reader, scene.name_space, "k") == 1);
+    old->reset();
+    for (int tick = 0; tick < 16; ++tick) next->tend();
+    CHECK(next->counters().expired == 1);
+    CHECK(kv_check(*reader, scene.name_space, "k") == 1);
+    CHECK(next->erase(scene.name_space, "k", 0).ok());
+    CHECK(kv_check(*reader, scene.name_space, "k") == 0);
+    CHECK(next->verify()->wrong.empty());
+  }
+}
+
 TEST_CASE("errors say what is wrong") {
   KvFixture scene;
   const auto one = scene.attach();
