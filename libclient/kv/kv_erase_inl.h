@@ -153,7 +153,7 @@ Result<uint64_t> KvSpaceOf<Memory>::flush(const std::optional<KvNamespace>& name
   uint64_t spilled = flush_spilled(name_space);
   std::vector<Block> blocks;
   const auto tag = static_cast<uint32_t>(kv::namespace_hash(name_space ? name_space->name() : ""));
-  each_block([&](const Block& block) {
+  const auto add_block = [&](const Block& block) {
     if (name_space && block.name_space != tag) return true;
     if (name_space) {
       const std::optional<kv::Names> said = names(block);
@@ -161,7 +161,8 @@ Result<uint64_t> KvSpaceOf<Memory>::flush(const std::optional<KvNamespace>& name
     }
     blocks.push_back(block);
     return true;
-  });
+  };
+  each_block(add_block, Expired::too);
   const uint64_t asked = blocks.size();
   const uint64_t gone = erase_all(std::move(blocks), wait_ns);
   spilled += flush_spilled(name_space);

@@ -4,11 +4,11 @@
 
 namespace terrace {
 
-// Every block there is that has not expired, but for the space's own, until `each` returns false.
+// Every block there is, but for the space's own, until `each` returns false.
 template <typename Memory>
 template <typename Each>
-void KvSpaceOf<Memory>::each_block(Each each) {
-  const uint64_t now = now_unix_s();
+void KvSpaceOf<Memory>::each_block(Each each, Expired expired) {
+  const uint64_t now = expired == Expired::too ? 0 : now_unix_s();
   for (uint32_t part = 0; part < geometry_.parts; ++part)
     for (uint32_t index = 0; in_use(part) && index < geometry_.records; ++index) {
       Block block;

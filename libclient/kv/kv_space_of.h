@@ -190,9 +190,10 @@ class KvSpaceOf final : public KvSpaceBase {
   std::optional<kv::Names> names(const Block& block);
   KvBlockInfo info_of(const Block& block, kv::Names names);
   template <typename Each>
-  void each_block(Each each);
+  void each_block(Each each, Expired expired = Expired::passed_over);
 
   const KvAttachOptions options_;
+  enum class Expired : uint8_t { passed_over, too };
   const os::ForkMark process_;
   const coherence::HolderClaims<Memory> claims_;
   const coherence::Geometry geometry_;

@@ -296,8 +296,8 @@ class KvSpace {
   virtual Result<KvVerified> verify() = 0;
   // Has the blocks that were not used for longest and are not kept erased, until `bytes` are gone. Returns how many blocks are.
   virtual Result<uint64_t> evict(uint64_t bytes) = 0;
-  // Erases all blocks of one namespace, or all; those of other holders at their next tend(). Returns how many are
-  // gone; `busy` beside it: some are left after wait_ns, read in place or their owner stopped.
+  // Erases all blocks of one namespace, or all, also those that have expired; those of other holders at their next tend().
+  // Returns how many are gone; `busy` beside it: some are left after wait_ns, read in place or their owner stopped.
   virtual Result<uint64_t> flush(const std::optional<KvNamespace>& name_space,
                                  uint64_t wait_ns = 5'000'000'000) = 0;
 

@@ -199,6 +199,19 @@ TEST_CASE("one that has expired and is read in place is in nobody's way") {
   }
 }
 
+TEST_CASE("flush takes what has expired as well") {
+  KvFixture scene;
+  const auto one = scene.attach();
+  const uint64_t all = one->stat()->free_bytes;
+  REQUIRE(kv_put(*one, scene.name_space, "short", 4096, {.ttl_s = 1}).ok());
+  CHECK(one->stat()->free_bytes < all);
+  wait_until_expired(*one, scene.name_space, "short");
+  CHECK(one->stat()->free_bytes < all);
+  CHECK(*one->flush(*KvNamespace::of("another"), 0) == 0);
+  CHECK(*one->flush(scene.name_space, 0) == 1);
+  CHECK(one->stat()->free_bytes == all);
+}
+
 TEST_CASE("errors say what is wrong") {
   KvFixture scene;
   const auto one = scene.attach();
