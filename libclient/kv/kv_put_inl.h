@@ -6,7 +6,14 @@ namespace terrace {
 
 template <typename Memory>
 Status KvSpaceOf<Memory>::put(const KvNamespace& name_space, const KvPut& put) {
-  TERRACE_ASSIGN_OR_RETURN(KvWrite writing, begin_put(name_space, put.key, put.bytes.size(), put.options));
+  uint64_t waited_ns = 0;
+  return put_one(name_space, put, &waited_ns);
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::put_one(const KvNamespace& name_space, const KvPut& put, uint64_t* waited_ns) {
+  TERRACE_ASSIGN_OR_RETURN(KvWrite writing,
+                           begin_unspilled(name_space, put.key, put.bytes.size(), put.options, waited_ns));
   Memory().write(writing.bytes().data(), put.bytes.data(), put.bytes.size());
   return writing.publish();
 }
@@ -15,13 +22,15 @@ template <typename Memory>
 std::vector<Status> KvSpaceOf<Memory>::put_many(const KvNamespace& name_space, std::span<const KvPut> puts) {
   std::vector<Status> results;
   results.reserve(puts.size());
-  for (const KvPut& one : puts) results.push_back(put(name_space, one));
+  uint64_t waited_ns = 0;
+  for (const KvPut& one : puts) results.push_back(put_one(name_space, one, &waited_ns));
   return results;
 }
 
 template <typename Memory>
 Result<KvWrite> KvSpaceOf<Memory>::begin_here(const KvNamespace& name_space, std::string_view key,
-                                              uint64_t bytes, const KvPutOptions& options) {
+                                              uint64_t bytes, const KvPutOptions& options,
+                                              uint64_t* waited_ns) {
   TERRACE_RETURN_IF_ERROR(check_key(key));
   if (forked()) return in_child();
   const uint64_t seed = kv::namespace_hash(name_space.name());
@@ -47,7 +56,7 @@ Result<KvWrite> KvSpaceOf<Memory>::begin_here(const KvNamespace& name_space, std
   const uint64_t extent = kv::extent_bytes(bytes, name_space.name(), key);
   if (!is_policy(block))
     TERRACE_RETURN_IF_ERROR(fit_budgets(name_space.name(), static_cast<uint32_t>(seed), key, extent));
-  if (const Outcome room = make_room(extent, &state->room, options.wait_ns); room != Outcome::done) {
+  if (const Outcome room = make_room(extent, &state->room, options.wait_ns, waited_ns); room != Outcome::done) {
     if (room == Outcome::disowned) return error_of(room, key);
     add(counts_.puts_refused);
     if (room == Outcome::no_record) return error_of(room, key);
@@ -121,11 +130,12 @@ coherence::Outcome KvSpaceOf<Memory>::reserve(uint64_t bytes, kv::Room* room) {
 // Room from the own chunks or free ones; else from parts that nobody owns; else, for who has less than its share, from
 // others; else from the worst of the own blocks. Where the directory is full only the last one helps.
 template <typename Memory>
-coherence::Outcome KvSpaceOf<Memory>::make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns) {
+coherence::Outcome KvSpaceOf<Memory>::make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns,
+                                                uint64_t* waited_ns) {
   Outcome outcome = reserve(bytes, room);
   if (outcome == Outcome::full && own()->chunks_owned() < fair_share()) {
     while (outcome == Outcome::full && free_what_nobody_owns()) outcome = reserve(bytes, room);
-    if (outcome == Outcome::full) outcome = ask_for_room(bytes, room, wait_ns);
+    if (outcome == Outcome::full) outcome = ask_for_room(bytes, room, wait_ns, waited_ns);
   }
   uint64_t evicted = 0;
   while ((outcome == Outcome::full || outcome == Outcome::no_record) && evict_one(&evicted))
@@ -136,20 +146,23 @@ coherence::Outcome KvSpaceOf<Memory>::make_room(uint64_t bytes, kv::Room* room, 
 // Those who have more than their share see the wish at their next tend(). Who stopped gives nothing: it is not asked
 // again for a second.
 template <typename Memory>
-coherence::Outcome KvSpaceOf<Memory>::ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns) {
+coherence::Outcome KvSpaceOf<Memory>::ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns,
+                                                   uint64_t* waited_ns) {
   constexpr uint64_t pause_after_silence_ns = 1'000'000'000;
   const uint64_t begin_ns = clock_.now_ns();
-  if (wait_ns == 0 || begin_ns < ask_again_at_ns_.load(std::memory_order_relaxed)) return Outcome::full;
+  const uint64_t left_ns = wait_ns - std::min(wait_ns, *waited_ns);
+  if (left_ns == 0 || begin_ns < ask_again_at_ns_.load(std::memory_order_relaxed)) return Outcome::full;
   const std::optional<uint32_t> wish =
       pins().hold(layout::pin_asks_room | (now_unix_ms() & layout::pin_room_mask));
   if (!wish) return Outcome::full;
   Outcome outcome = Outcome::full;
-  while (outcome != Outcome::done && outcome != Outcome::disowned && clock_.now_ns() - begin_ns < wait_ns &&
+  while (outcome != Outcome::done && outcome != Outcome::disowned && clock_.now_ns() - begin_ns < left_ns &&
          os::LossyAccesses::lost_address() == nullptr) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
     outcome = reserve(bytes, room);
   }
   pins().drop(*wish);
+  *waited_ns += clock_.now_ns() - begin_ns;
   if (outcome == Outcome::full)
     ask_again_at_ns_.store(clock_.now_ns() + pause_after_silence_ns, std::memory_order_relaxed);
   return outcome;

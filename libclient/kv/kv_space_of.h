@@ -115,11 +115,15 @@ class KvSpaceOf final : public KvSpaceBase {
   Status can_hold();  // a seat or a part, for pins and wishes
 
   // Putting
+  // `waited_ns`: of options.wait_ns, by all puts of one call.
+  Status put_one(const KvNamespace& name_space, const KvPut& put, uint64_t* waited_ns);
+  Result<KvWrite> begin_unspilled(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
+                                  const KvPutOptions& options, uint64_t* waited_ns);
   Result<KvWrite> begin_here(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
-                             const KvPutOptions& options);  // whatever the spill has
+                             const KvPutOptions& options, uint64_t* waited_ns);  // whatever the spill has
   void start_tending();
-  Outcome make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns);
-  Outcome ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns);
+  Outcome make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns, uint64_t* waited_ns);
+  Outcome ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns, uint64_t* waited_ns);
   bool evict_one(uint64_t* evicted_bytes);
   void fill_order(uint32_t records) TERRACE_REQUIRES(order_mutex_);
   void into_order(const Block& block) TERRACE_REQUIRES(order_mutex_);
@@ -189,11 +193,11 @@ class KvSpaceOf final : public KvSpaceBase {
 
   std::optional<kv::Names> names(const Block& block);
   KvBlockInfo info_of(const Block& block, kv::Names names);
+  enum class Expired : uint8_t { passed_over, too };
   template <typename Each>
   void each_block(Each each, Expired expired = Expired::passed_over);
 
   const KvAttachOptions options_;
-  enum class Expired : uint8_t { passed_over, too };
   const os::ForkMark process_;
   const coherence::HolderClaims<Memory> claims_;
   const coherence::Geometry geometry_;

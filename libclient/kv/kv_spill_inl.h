@@ -8,15 +8,23 @@
 
 namespace terrace {
 
-// What is in the spill is there: else a key could have one block here and an older one there.
 template <typename Memory>
 Result<KvWrite> KvSpaceOf<Memory>::begin_put(const KvNamespace& name_space, std::string_view key,
                                              uint64_t bytes, const KvPutOptions& options) {
+  uint64_t waited_ns = 0;
+  return begin_unspilled(name_space, key, bytes, options, &waited_ns);
+}
+
+// What is in the spill is there: else a key could have one block here and an older one there.
+template <typename Memory>
+Result<KvWrite> KvSpaceOf<Memory>::begin_unspilled(const KvNamespace& name_space, std::string_view key,
+                                                   uint64_t bytes, const KvPutOptions& options,
+                                                   uint64_t* waited_ns) {
   TERRACE_RETURN_IF_ERROR(check_key(key));
   if (spill() != nullptr && !forked() &&
       spill()->look_up(kv::key_of(kv::namespace_hash(name_space.name()), key)))
     return refuse(ErrorCode::already_exists, who(key) + " is there already, in the spill");
-  return begin_here(name_space, key, bytes, options);
+  return begin_here(name_space, key, bytes, options, waited_ns);
 }
 
 // Before the block is removed. Where the queue is full it is passed over.
@@ -75,7 +83,8 @@ template <typename Memory>
 bool KvSpaceOf<Memory>::put_back(const KvNamespace& name_space, std::string_view name, const kv::BlockKey& key,
                                  const kv::SpillFrame& frame, const kv::SpillToken& token) {
   if (options_.ownership == nullptr || !options_.puts || forked()) return false;
-  Result<KvWrite> writing = begin_here(name_space, name, frame.block.bytes, {.wait_ns = 0});
+  uint64_t waited_ns = 0;
+  Result<KvWrite> writing = begin_here(name_space, name, frame.block.bytes, {.wait_ns = 0}, &waited_ns);
   if (!writing.ok()) return writing.error().code == ErrorCode::already_exists;
   Block& block = writing->state_->block;
   block.parent = frame.block.parent;

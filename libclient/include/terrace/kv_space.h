@@ -93,7 +93,8 @@ struct KvAttachOptions {
 struct KvPutOptions {
   std::string_view parent = {};  // the key of the block before it in the prompt, of the same namespace
   uint64_t ttl_s = 0;            // seconds until it is gone by itself; 0: never
-  // How long to wait for holders that have more than their share to give room.
+  // How long to wait for holders that have more than their share to give room; put_many() waits no longer for all of its
+  // blocks together.
   uint64_t wait_ns = 50'000'000;
   std::optional<bool> checksum = std::nullopt;  // nothing: as the space was formatted
 };

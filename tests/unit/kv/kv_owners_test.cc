@@ -270,5 +270,36 @@ TEST_CASE("threads of several holders, under pressure, get right blocks only") {
   CHECK(right > 500);
 }
 
+TEST_CASE("a batch waits for others' room once, not once a block") {
+  constexpr uint64_t wait_ns = 1'000'000'000;
+  constexpr int gifts = 6;
+  // Blocks of a chunk each: every one needs another gift.
+  KvFixture scene({.parts = 2, .seats = 2, .block_bytes = 64 << 10, .max_block_bytes = 64 << 10, .pins = 16});
+  const auto has_all = scene.attach(), wants = scene.attach();
+  const uint64_t bytes = 64 << 10;
+  for (int index = 0; has_all->counters().evicted == 0; ++index)
+    REQUIRE(kv_put(*has_all, scene.name_space, "old " + std::to_string(index), bytes).ok());
+  std::atomic<bool> ended = false;
+  std::thread gives([&] {
+    while (!ended) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      has_all->tend();
+    }
+  });
+  std::vector<std::string> keys;
+  std::vector<KvPut> puts;
+  const std::vector<std::byte> made = kv_bytes("new", bytes);
+  for (int index = 0; index < gifts; ++index) keys.push_back("new " + std::to_string(index));
+  for (const std::string& key : keys)
+    puts.push_back({.key = key, .bytes = made, .options = {.wait_ns = wait_ns}});
+  const auto results = wants->put_many(scene.name_space, puts);
+  const uint64_t given = has_all->counters().chunks_given;
+  ended = true;
+  gives.join();
+  CHECK(results[0].ok());  // the batch waited
+  CHECK(given >= 1);
+  CHECK(given < gifts);
+}
+
 }  // namespace
 }  // namespace terrace
