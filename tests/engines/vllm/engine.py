@@ -87,7 +87,7 @@ class Engine:
         return {"done": self.llm.reset_prefix_cache(reset_connector=cpu_tier)}
 
     def counters(self):
-        return {**self.tier()._space.counters()._asdict(), "namespace": self.tier()._name_space}
+        return {**self.tier()._space.counters(), "namespace": self.tier()._name_space}
 
     def refused(self, options):
         """What a tier of other options says about them."""

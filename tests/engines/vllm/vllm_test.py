@@ -193,15 +193,24 @@ class Loss(Base):
         wait_until(lambda: self._gone(engine), PATIENCE_S, "the tier sees that its lease ended")
         engine.ask("forget")
         self.assertEqual(self.check(engine, [prompt("after", PREFIX), prompts[0]]), [0, 0])
-        self.assertEqual(engine.said().count("is off, the engine goes on without it"), 1)
+        self.assertEqual(engine.said().count("'lost' is gone"), 1)
         wait_until(lambda: engine.generate([prompt("up", 40)]) and engine.ask("metrics")["vllm:kv_offload_terrace_up"] == 0, PATIENCE_S,
                    "the metric says so")
+        make_space(self.service, label="lost")  # another lease of that name
+        wait_until(lambda: "there is a KV space of lease 'lost' again" in engine.said(), PATIENCE_S, "the tier attaches again")
+        self.check(engine, prompts[:2])
+        engine.ask("forget")
+        self.assertEqual(self.check(engine, [prompts[0], prompts[1]]), [PREFIX + 64] * 2)
+        wait_until(lambda: engine.generate([prompt("up", 40)]) and engine.ask("metrics")["vllm:kv_offload_terrace_up"] == 1, PATIENCE_S,
+                   "the metric says so, too")
+        told = engine.ask("counters")
+        self.assertEqual((told["lost"], told["attached_again"]), (1, 1))
         engine.end()
         self.service.check_invariants()
 
     def _gone(self, engine):
         engine.generate([prompt("gone", 100)])
-        return "is off, the engine goes on without it" in engine.said()
+        return "'lost' is gone" in engine.said()
 
     def test_a_full_space_evicts(self):
         path = self.folder / "small"

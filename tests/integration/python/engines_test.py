@@ -6,10 +6,13 @@ import pathlib
 import select
 import tempfile
 import threading
+import types
 import unittest
 
+import fake_vllm
 import python_base
 from python_base import MIB, terrace
+from terrace_harness import wait_until
 
 from terrace import kv
 from terrace.engines import _space, lmcache
@@ -76,6 +79,68 @@ class Soft(Over):
         self.assertEqual(len(told.output), 1, told.output)
         self.assertIsInstance(space.lost, terrace.LeaseLost)
 
+    def test_memory_that_is_there_again_is_used_again(self):
+        space = self.space()
+        space._pause_s = 0.01
+        space.put([("a", bytes(1000))])
+        with self.assertLogs("terrace.engines", "WARNING") as told:
+            for round_ in range(1, 3):
+                with open(self.path, "r+b") as file:
+                    file.truncate(0)
+                self.assertEqual(space.exists(["a"]), [False])
+                self.assertEqual((space.counters()["lost"], space.stat()), (round_, None))
+                pathlib.Path(self.path).unlink()
+                kv.KvSpace.format(self.path, nbytes=32 * MIB, parts=4)
+                wait_until(lambda: not space.lost, 60, "the space is attached again")
+                self.assertEqual(space.exists(["a"]), [False])
+                self.assertEqual(space.put([("a", bytes(1000))]), [True])
+                room = bytearray(b"x" * 1000)
+                self.assertEqual((space.get_into([("a", room)]), bytes(room)), ([True], bytes(1000)))
+        self.assertEqual([line.count("Nothing is found") for line in told.output], [1, 0, 1, 0])
+        counted = space.counters()
+        self.assertEqual((counted["lost"], counted["attached_again"], counted["puts"], counted["hits"]), (2, 2, 3, 2))
+        self.assertEqual(space.stat().blocks, 1)
+
+    def test_it_is_looked_for_ever_more_rarely(self):
+        class Gone:
+            def exists(self, keys):
+                raise terrace.LeaseLost("gone")
+
+            def counters(self):
+                return kv.KvCounters(*range(len(kv.KvCounters._fields)))
+
+            def close(self):
+                pass
+
+        class Pauses:
+            def __init__(self):
+                self.taken, self.ended = [], False
+
+            def wait(self, seconds):
+                self.taken.append(seconds)
+                return self.ended
+
+            is_set = set = lambda self: self.ended
+
+        pauses, tries = Pauses(), []
+
+        def attach():
+            tries.append(1)
+            if len(tries) == 9:
+                return Gone()
+            raise RuntimeError("not yet")
+
+        space = _space.SoftSpace(Gone(), "nowhere", attach)
+        space._ended = pauses
+        with self.assertLogs("terrace.engines", "WARNING"):
+            self.assertEqual(space.exists(["k"]), [False])
+            wait_until(lambda: not space.lost, 60, "the ninth try")
+        self.assertEqual(pauses.taken, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0])
+        space._lose(terrace.LeaseLost("late"), Gone())  # what a thread hears of the former one
+        self.assertIsNone(space.lost)
+        self.assertEqual(space.counters()["hits"], 0)
+        self.assertEqual(space.counters()["misses"], 2)
+
     def test_what_is_wrong_with_a_configuration(self):
         for options, said in (({}, "either 'lease'"), ({"path": "a", "lease": "b"}, "either 'lease'"),
                               ({"path": "a", "paths": 1}, "unknown option paths"), ({"path": "a", "socket": "b"}, "'socket' goes with"),
@@ -85,6 +150,92 @@ class Soft(Over):
                 _space.open_space(options)
         with self.assertRaisesRegex(terrace.Error, "'terrace kv format /dev/shm/no/where'"):
             _space.open_space({"path": "/dev/shm/no/where"})
+
+
+class VllmTier(Over):
+    """vLLM's tier by itself. With vLLM: tests/engines/vllm."""
+
+    BLOCK = 4096
+
+    def setUp(self):
+        super().setUp()
+        module = fake_vllm.imported()
+        self.module = module.__enter__()
+        self.addCleanup(module.__exit__, None, None, None)
+        self.memory = bytearray(8 * self.BLOCK)
+        self.tier = self.module.TerraceTier(types.SimpleNamespace(block_bytes=self.BLOCK), memoryview(self.memory), "TerraceTier", path=self.path,
+                                            variant="v")
+        self.tier._space._pause_s = 0.01
+        self.addCleanup(self.tier.shutdown)
+        self.request = types.SimpleNamespace(req_id="r", get_offload_key_position=lambda key: key[0])
+        self.tier.on_new_request(self.request)
+        self.numbers = iter(range(1000))
+
+    def job(self, submit, chunks, promotion=False):
+        submit(types.SimpleNamespace(job_id=next(self.numbers), keys=[bytes([chunk]) * 8 for chunk in chunks], chunk_ids=list(chunks),
+                                     req_context=self.request, is_promotion=promotion))
+        self.tier.drain_jobs()
+        (result,) = self.tier.get_finished_jobs()
+        return result
+
+    def there(self, chunks):
+        return [self.tier.lookup(bytes([chunk]) * 8, self.request) is fake_vllm.LookupResult.HIT for chunk in chunks]
+
+    def stats(self):
+        self.tier._stats_at = 0.0
+        told = self.tier.get_stats()
+        return {name.removeprefix("vllm:kv_offload_terrace_"): value for name, value in {**told.counters, **told.gauges}.items()}
+
+    def fill(self):
+        for chunk in range(8):
+            self.memory[chunk * self.BLOCK:(chunk + 1) * self.BLOCK] = bytes([chunk + 1]) * self.BLOCK
+
+    def test_it_goes_on_without_its_lease_and_with_the_next_one(self):
+        self.fill()
+        self.assertTrue(self.job(self.tier.submit_store, range(4)).success)
+        self.memory[:] = bytes(len(self.memory))
+        self.assertEqual(self.there(range(5)), [True] * 4 + [False])
+        loaded = self.job(self.tier.submit_load, range(5), promotion=True)
+        self.assertEqual((loaded.success, len(loaded.successful_keys)), (False, 4))
+        self.assertEqual([self.memory[chunk * self.BLOCK] for chunk in range(5)], [1, 2, 3, 4, 0])
+        self.assertEqual(self.there([4]), [False])
+        told = self.stats()
+        self.assertEqual((told["up"], told["puts"], told["blocks"]), (1, 4, 4))
+        with self.assertLogs("vllm.terrace", "WARNING") as said:
+            with open(self.path, "r+b") as file:
+                file.truncate(0)
+            self.assertEqual(self.there(range(4)), [False] * 4)
+            self.assertFalse(self.job(self.tier.submit_store, range(4)).success)
+            self.assertEqual(self.job(self.tier.submit_load, range(4)).success, False)
+            told = self.stats()
+            self.assertEqual((told["up"], told["lost"], "blocks" in told), (0, 1, False))
+            pathlib.Path(self.path).unlink()
+            kv.KvSpace.format(self.path, nbytes=32 * MIB, parts=4)
+            wait_until(lambda: self.stats()["up"] == 1, 60, "the tier is attached again")
+        self.assertEqual([line.count("Nothing is found") for line in said.output], [1, 0], said.output)
+        self.fill()
+        self.assertEqual(self.there(range(4)), [False] * 4)
+        self.assertTrue(self.job(self.tier.submit_store, range(4)).success)
+        self.assertEqual(self.there(range(4)), [True] * 4)
+        self.assertEqual(self.stats()["blocks"], 4)
+        counted = self.tier._space.counters()
+        self.assertEqual((counted["lost"], counted["attached_again"], counted["puts"]), (1, 1, 8))
+
+    def test_a_space_without_room_for_its_blocks_is_passed_over(self):
+        with open(self.path, "r+b") as file:
+            file.truncate(0)
+        with self.assertLogs("vllm.terrace", "WARNING"):
+            self.assertEqual(self.there([0]), [False])
+            pathlib.Path(self.path).unlink()
+            tries = []
+            attach = self.tier._space._attach_anew
+            self.tier._space._attach_anew = lambda: (tries.append(1), attach())[1]
+            self.tier._block_size_bytes = 64 * MIB
+            kv.KvSpace.format(self.path, nbytes=32 * MIB, parts=4)
+            wait_until(lambda: len(tries) > 2, 60, "it is looked at")
+            self.assertEqual(self.stats()["up"], 0)
+            self.tier._block_size_bytes = self.BLOCK
+            wait_until(lambda: self.stats()["up"] == 1, 60, "its blocks have room")
 
 
 class Connector(Over):

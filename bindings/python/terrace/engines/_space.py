@@ -2,9 +2,12 @@
 """What the plug-ins have in common: a KV space by configuration, and calls that lose it without an exception.
 
 An engine goes on without its cache. So a SoftSpace answers "not there" and "not put" where KvSpace raises, and logs once.
-Any thread may call it.
+When its memory is gone, a thread attaches to what is there instead: a lease that was granted anew by that label, or a file that
+was made again. Any thread may call it.
 """
 
+import collections
+import contextlib
 import hashlib
 import logging
 import threading
@@ -25,6 +28,7 @@ PLACE = {
     "wait_s": "how long a put waits for room that other processes give; default 0.05",
 }
 _KEY_BYTES_MAX = 512
+PAUSE_S, PAUSE_MAX_S = 1.0, 60.0  # before the memory that is gone is looked for, the first time and at most
 
 
 def names(config: dict, *, layout: str, **known: str) -> str:
@@ -53,12 +57,15 @@ def open_space(config: dict, *, namespace: str = "", who: str = "terrace", also:
         if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool) or value < 0):
             raise ValueError(f"{who}: option '{name}' cannot be {value!r} ({PLACE[name]})")
     where = str(config.get("path") or config["lease"])
+    def attach():
+        return _attach(config, namespace)
+
     try:
-        space = _attach(config, namespace)
+        space = attach()
     except Error as error:
         raise type(error)(f"{who}: cannot open the KV space of {where}: {error}; 'terrace kv stat {where}' shows it, "
                           f"'terrace kv format {where}' makes an empty one") from error
-    return SoftSpace(space, where, who=who, ttl_s=config.get("ttl_s") or 0, wait=config.get("wait_s", 0.05),
+    return SoftSpace(space, where, attach, who=who, ttl_s=config.get("ttl_s") or 0, wait=config.get("wait_s", 0.05),
                      readonly=bool(config.get("readonly")))
 
 
@@ -71,14 +78,20 @@ def _attach(config: dict, namespace: str) -> kv.KvSpace:
 
 
 class SoftSpace:
-    """A KV space whose calls raise nothing. `lost` is why its memory is gone for good; then nothing is found or put."""
+    """A KV space whose calls raise nothing. `lost` is why its memory is gone: until it is attached again nothing is found or put.
 
-    def __init__(self, space: kv.KvSpace, where: str, *, who: str = "terrace", ttl_s: int = 0, wait: float = 0.05,
-                 readonly: bool = False):
+    `attach` makes the space anew: a KvSpace, or an exception. It is called by a thread, with pauses that grow.
+    """
+
+    def __init__(self, space: kv.KvSpace, where: str, attach, *, who: str = "terrace", ttl_s: int = 0, wait: float = 0.05,
+                 readonly: bool = False, log=None, pause_s: float = PAUSE_S):
         self._space, self._where, self._who, self._readonly = space, where, who, readonly
         self._put_options = {"ttl_s": ttl_s, "wait": wait}
-        self._log = logging.getLogger("terrace.engines")
+        self._log = log or logging.getLogger("terrace.engines")
         self._told, self._lock = set(), threading.Lock()
+        self._attach_anew, self._pause_s, self._ended = attach, pause_s, threading.Event()
+        self._counted = collections.Counter()  # of spaces that were lost, and of losses
+        self._thread = None
         self.lost = None
 
     def exists(self, keys: list, **options) -> list:
@@ -93,7 +106,6 @@ class SoftSpace:
         """Fills the buffer of each pair of key and buffer; whether it now has all of a block that is as long as it."""
         pairs = [(_key(key), buffer) for key, buffer in blocks]
         lengths = self._call("get_many_into", [None] * len(pairs), pairs, raises=False, **options)
-        self._note_errors(lengths)
         return [length == memoryview(buffer).nbytes for length, (_, buffer) in zip(lengths, pairs)]
 
     def put(self, blocks: list, *, parent=None, chain: bool = False, **options) -> list:
@@ -101,9 +113,8 @@ class SoftSpace:
         if self._readonly:
             return [False] * len(blocks)
         pairs = [(_key(key), buffer) for key, buffer in blocks]
-        options.update(self._put_options, chain=chain, parent=None if parent is None else _key(parent), raises=False)
+        options = {**self._put_options, **options, "chain": chain, "parent": None if parent is None else _key(parent), "raises": False}
         put = self._call("put_many", [None] * len(pairs), pairs, **options)
-        self._note_errors(put)
         return [isinstance(answer, bool) for answer in put]
 
     def erase(self, keys: list, **options) -> list:
@@ -114,9 +125,26 @@ class SoftSpace:
         """Erases a namespace; how many blocks."""
         return self._call("flush", 0, **options)
 
+    def stat(self):
+        """As KvSpace.stat(); None while it is lost."""
+        return self._call("stat", None)
+
+    def counters(self) -> dict:
+        """Those of KvCounters, of all spaces that there were, and how often one was `lost` and `attached_again`."""
+        with self._lock:
+            space, counted = self._space, collections.Counter(self._counted)
+        with contextlib.suppress(Error, ValueError):
+            if space is not None:
+                counted.update(space.counters()._asdict())
+        return {name: counted[name] for name in (*kv.KvCounters._fields, "lost", "attached_again")}
+
     def close(self) -> None:
         """Finds and puts nothing any more."""
-        space, self._space = self._space, None
+        self._ended.set()
+        with self._lock:
+            space, self._space, thread = self._space, None, self._thread
+        if thread is not None:
+            thread.join()
         if space is not None:
             space.close()
 
@@ -125,25 +153,59 @@ class SoftSpace:
         if space is None or self.lost:
             return otherwise
         try:
-            return getattr(space, name)(*arguments, **options)
+            answer = getattr(space, name)(*arguments, **options)
         except (Error, BufferError, ValueError) as error:  # ValueError: it was closed meanwhile
-            self._note_errors([error])
+            self._note_errors([error], space)
             return otherwise
+        if isinstance(answer, list):
+            self._note_errors(answer, space)
+        return answer
 
-    def _note_errors(self, answers: list) -> None:
+    def _note_errors(self, answers: list, space) -> None:
         """A line for the first of each kind: the next thousand say the same."""
         for error in {type(answer): answer for answer in answers if isinstance(answer, Exception)}.values():
             if isinstance(error, LeaseLost):
-                self.lost = error
-            what = "lost" if isinstance(error, LeaseLost) else type(error).__name__
+                self._lose(error, space)
+                continue
             with self._lock:
-                first = what not in self._told and self._space is not None
-                self._told.add(what)
-            if first and what == "lost":
-                self._log.warning("%s: the KV space of %s is gone: %s. From now on nothing is found or put; all else goes on",
-                                  self._who, self._where, error)
-            elif first:
+                first = type(error) not in self._told and self._space is not None
+                self._told.add(type(error))
+            if first:
                 self._log.warning("%s: the KV space of %s: %s (errors of this kind are told once)", self._who, self._where, error)
+
+    def _lose(self, error, space) -> None:
+        with self._lock:
+            if self.lost or self._space is not space:
+                return  # told already, or said by a space that has a successor
+            self.lost = error
+            self._counted["lost"] += 1
+            self._thread = threading.Thread(target=self._look_again, name="terrace-attach", daemon=True)
+            self._log.warning("%s: the KV space of %s is gone: %s. Nothing is found or put until there is one again; all else goes on",
+                              self._who, self._where, error)
+            self._thread.start()
+
+    def _look_again(self) -> None:
+        pause = self._pause_s
+        while not self._ended.wait(pause):
+            pause = min(2 * pause, PAUSE_MAX_S)
+            try:
+                space = self._attach_anew()
+            except Exception as error:  # noqa: BLE001: of a manager, a file, or what the plug-in asks of a space
+                self._log.debug("%s: no KV space of %s yet: %s", self._who, self._where, error)
+                continue
+            with self._lock:
+                if self._ended.is_set():
+                    space.close()
+                    return
+                gone, self._space = self._space, space
+                with contextlib.suppress(Error):
+                    self._counted.update(gone.counters()._asdict())
+                self._counted["attached_again"] += 1
+                self._log.warning("%s: there is a KV space of %s again", self._who, self._where)
+                self.lost = None
+            with contextlib.suppress(Error, BufferError):
+                gone.close()
+            return
 
 
 def _key(key):

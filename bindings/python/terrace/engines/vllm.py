@@ -6,12 +6,12 @@ those: it puts blocks of the CPU tier into a KV space, where other engines and l
 is vLLM's OffloadingConnector; it tells the tier which model this is, which vLLM's interface of tiers does not.
 
 Threads: the scheduler's thread calls; it only looks keys up. Blocks are copied by threads of the tier.
-Errors: wrong configuration raises when the engine starts. Later nothing is raised: a block is missed, or not put.
+Errors: wrong configuration raises when the engine starts. Later nothing is raised: a block is missed, or not put. When the lease
+ends the engine goes on without the tier, which attaches again where another lease of that label has a space (_space.py).
 """
 
 import collections
 import concurrent.futures
-import contextlib
 import time
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
@@ -26,17 +26,17 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 import terrace
 from terrace import kv
 from terrace.engines import vllm_names as names
+from terrace.engines._space import SoftSpace
 
 __all__ = ["TerraceConnector", "TerraceTier"]
 
 logger = init_logger("vllm.terrace")  # below vLLM's own, so that it is written where that is
 
 STATS_SECONDS = 2.0
-WARN_SECONDS = 60.0
 WAIT_AGAIN_SECONDS = 1.0
 _METRIC = "vllm:kv_offload_terrace_"
 _GAUGES = {
-    "up": "Whether the KV space's memory is there: 0 once its lease ended.",
+    "up": "Whether the KV space's memory is there: 0 from the end of its lease until there is another one.",
     "space_bytes": "Bytes that the KV space has for blocks.",
     "free_bytes": "Bytes of the KV space that nobody has.",
     "blocks": "Blocks in the KV space, of all engines and namespaces.",
@@ -47,6 +47,8 @@ _COUNTERS = {
     "hit_bytes": "Bytes read from the KV space.",
     "evicted": "Blocks that this engine evicted from the KV space.",
     "expired": "Blocks of this engine whose time was over.",
+    "lost": "How often the KV space's memory was gone.",
+    "attached_again": "How often there was a KV space again after that.",
 }
 
 
@@ -87,23 +89,30 @@ class TerraceTier(SecondaryTierManager):
                              "changes whenever weights or configuration do")
         names.check_numbers(tier_type, ttl_s=ttl_s, wait_s=wait_s, read_threads=read_threads, write_threads=write_threads)
         self.locality = None if locality is None else Locality(locality)
-        self._ttl_s, self._wait_s, self._refused_at = ttl_s, wait_s, -WAIT_AGAIN_SECONDS
-        self._session, self._space, tenant = self._open(lease, path, socket, tenant)
+        self._wait_s, self._refused_at = wait_s, -WAIT_AGAIN_SECONDS
+        self._session = None
+        self._where = f"lease {lease!r}" if path is None else path
+
+        def attach():
+            return self._attach(lease, path, socket, tenant)
+
+        self._space = SoftSpace(attach(), self._where, attach, who=f"The tier {tier_type}", ttl_s=ttl_s, log=logger)
+        tenant = tenant or (self._session.tenant if self._session else "")
         self._name_space = None  # once vLLM's hashes are known, which is after this
         self._name_of = lambda keys: names.name_space(offloading_spec, tenant=tenant, variant=variant, layout_version=layout_version,
                                                       row_bytes=self._block_size_bytes, keys=keys)
         self._name_of("")  # whether it is short enough
-        self._lost = False
+        self._off = False  # no other engine would find its blocks
         self._blocks = primary_kv_view.cast("B")
         self._failed = {}  # by request: blocks that were found, but not copied; looked up again and again otherwise
         self._jobs, self._finished = {}, collections.deque()
-        self._warned, self._stats_at, self._counted = -WARN_SECONDS, 0.0, self._space.counters()
+        self._stats_at, self._counted = 0.0, self._space.counters()
         self._readers = concurrent.futures.ThreadPoolExecutor(read_threads, "terrace_read")
         self._writers = concurrent.futures.ThreadPoolExecutor(write_threads, "terrace_write")
 
-    def _open(self, lease, path, socket, tenant):
-        where = f"lease {lease!r}" if path is None else path
-        session = None
+    def _attach(self, lease, path, socket, tenant):
+        """The space, in which a block of this engine has room."""
+        where, session = self._where, None
         try:
             if path is not None:
                 space = kv.KvSpace.open(path)
@@ -120,18 +129,15 @@ class TerraceTier(SecondaryTierManager):
                                "blocks_per_chunk")
         logger.info("The tier %s has blocks of %d bytes in %s, which has room for %d bytes", self.tier_type, self._block_size_bytes, where,
                     stat.data_bytes)
-        return session, space, tenant or (session.tenant if session else "")
+        self._session = session
+        return space
 
     # -- the scheduler's questions
 
     def lookup(self, key, req_context) -> LookupResult:
         if key in self._failed.get(req_context.req_id, ()) or not self._ready():
             return LookupResult.MISS
-        try:
-            return LookupResult.HIT if self._space.exists((key,), namespace=self._name_space)[0] else LookupResult.MISS
-        except terrace.Error as error:
-            self._note(error)
-            return LookupResult.MISS
+        return LookupResult.HIT if self._space.exists((key,), namespace=self._name_space)[0] else LookupResult.MISS
 
     def on_new_request(self, req_context) -> RequestOffloadingContext:
         self._failed[req_context.req_id] = set()
@@ -159,7 +165,7 @@ class TerraceTier(SecondaryTierManager):
             if self._ready():
                 done = copy(blocks)
         except Exception as error:  # noqa: BLE001
-            self._note(error)
+            logger.warning("The tier %s could not copy blocks: %s: %s", self.tier_type, type(error).__name__, error)
         whole = len(done) == len(blocks)
         self._finished.append((job, JobResult(
             job_id=job.job_id, success=whole, successful_keys=tuple(done) if done and job.is_promotion and not whole else None,
@@ -175,29 +181,16 @@ class TerraceTier(SecondaryTierManager):
         for run in names.chains(blocks):
             # While others give no room, not each of hundreds of blocks waits for it.
             wait = self._wait_s if time.monotonic() - self._refused_at >= WAIT_AGAIN_SECONDS else 0
-            try:
-                self._space.put_many([(key, self._row(chunk)) for key, chunk, _ in run], parent=run[0][2], chain=True, ttl_s=self._ttl_s,
-                                     wait=wait, namespace=self._name_space)
-                done += [key for key, _, _ in run]  # also those that were there
-            except (terrace.CapacityExhausted, terrace.Busy) as error:
+            put = self._space.put([(key, self._row(chunk)) for key, chunk, _ in run], parent=run[0][2], chain=True, wait=wait,
+                                  namespace=self._name_space)
+            if not all(put):
                 self._refused_at = time.monotonic()
-                self._note(error)
+            done += [key for (key, _, _), there in zip(run, put) if there]  # also those that were there
         return done
 
     def _load(self, blocks) -> list:
-        keys, rows = [key for key, _ in blocks], [self._row(chunk) for _, chunk in blocks]
-        try:
-            lengths = self._space.get_many_into(zip(keys, rows), namespace=self._name_space)
-        except (terrace.Corrupt, terrace.InvalidArgument):  # one of them; which?
-            lengths = [self._length_of(key, row) for key, row in zip(keys, rows)]
-        return [key for key, length in zip(keys, lengths) if length == self._block_size_bytes]
-
-    def _length_of(self, key, row):
-        try:
-            return self._space.get_into(key, row, namespace=self._name_space)
-        except (terrace.Corrupt, terrace.InvalidArgument) as error:
-            self._note(error)
-            return None
+        got = self._space.get_into([(key, self._row(chunk)) for key, chunk in blocks], namespace=self._name_space)
+        return [key for (key, _), whole in zip(blocks, got) if whole]
 
     def get_finished_jobs(self):
         results = []
@@ -215,24 +208,15 @@ class TerraceTier(SecondaryTierManager):
     # -- the end
 
     def _ready(self) -> bool:
-        if self._name_space is None and not self._lost:
+        if self._name_space is None and not self._off:
             seed = names.keys_identity()
             if seed is None:
-                self._lost = True
+                self._off = True
                 logger.error("The tier %s is off: %s", self.tier_type, names.UNSTABLE)
             else:
                 self._name_space = self._name_of(seed)
                 logger.info("The tier %s uses the namespace %s", self.tier_type, self._name_space)
-        return not self._lost
-
-    def _note(self, error) -> None:
-        if isinstance(error, terrace.LeaseLost):
-            if not self._lost:
-                self._lost = True
-                logger.error("The tier %s is off, the engine goes on without it: %s", self.tier_type, error)
-        elif time.monotonic() - self._warned >= WARN_SECONDS:
-            self._warned = time.monotonic()
-            logger.warning("The tier %s missed or did not put blocks: %s", self.tier_type, error)
+        return not self._off
 
     def shutdown(self) -> None:
         for threads in (self._readers, self._writers):
@@ -256,12 +240,11 @@ class TerraceTier(SecondaryTierManager):
         stats = OffloadingConnectorStats()
         counted = self._space.counters()
         for name in _COUNTERS:
-            if new := getattr(counted, name) - getattr(self._counted, name):
+            if new := counted[name] - self._counted[name]:
                 stats.increase_counter(_METRIC + name, new)
         self._counted = counted
-        with contextlib.suppress(terrace.Error):
-            stat = self._space.stat()
+        if stat := self._space.stat():
             for name, value in (("space_bytes", stat.data_bytes), ("free_bytes", stat.free_bytes), ("blocks", stat.blocks)):
                 stats.set_gauge(_METRIC + name, value)
-        stats.set_gauge(_METRIC + "up", int(not self._lost))
+        stats.set_gauge(_METRIC + "up", int(not self._off and not self._space.lost))
         return stats
