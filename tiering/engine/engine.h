@@ -7,10 +7,11 @@
 //           else before the thread starts, or with every range's lock() held.
 // Memory    libc only: it lives in unmodified programs. Its thread touches no memory of the range but through
 //           aliases, and takes no lock that a thread could hold while it waits for a granule.
+// Parts     note_ring.h (what other threads say), range_state.h (a range), range_mover.h (moves, E1 and half of E2),
+//           tier_page_writer.h (what `terrace tier` reads and asks for)
 //
 // Invariants
-//   E1  No range holds more than its share of DDR but by the granules of one batch, while two trade places.
-//   E2  No granule that is held, or gone, is moved; no granule is zapped while it moves.
+//   E2  No granule is zapped while it moves: a round does one after the other.
 #pragma once
 
 #include <atomic>
@@ -18,37 +19,16 @@
 #include <cstdint>
 
 #include "core/layout/tier_page.h"
+#include "tiering/engine/note_ring.h"
+#include "tiering/engine/range_mover.h"
+#include "tiering/engine/range_state.h"
+#include "tiering/engine/tier_page_writer.h"
 #include "tiering/hotness/access_events.h"
-#include "tiering/hotness/sampler.h"
 #include "tiering/migration/copy.h"
 #include "tiering/migration/tiered_memory.h"
 #include "tiering/policy/policy.h"
 
 namespace terrace::tiering {
-
-inline constexpr uint32_t ranges_max = layout::tier_ranges_max;
-
-// What the owner keeps account of. All are called on the engine's thread with the range's lock held, except
-// `after_round`, without it. Any may be null.
-struct RangeHooks {
-  void* owner = nullptr;
-  // May `granules` more be in DDR? And: they no longer are.
-  bool (*take_ddr)(void* owner, uint32_t granules) = nullptr;
-  void (*give_ddr)(void* owner, uint32_t granules) = nullptr;
-  void (*after_round)(void* owner) = nullptr;
-  // Before each round, with the lock: nullptr, or why the range must not be moved (or looked at) ever again, as
-  // when its lease is being taken back: where copies are not guarded (EngineOptions::copy), one from memory that
-  // is fenced ends the process.
-  const char* (*why_stop)(void* owner) = nullptr;
-};
-
-struct RangeOptions {
-  const char* name = "";                // printable, at most tier_name_bytes - 1
-  const PolicyEntry* policy = nullptr;  // nullptr: the default
-  uint64_t ddr_granules_max = 0;        // in DDR at most
-  uint32_t weight = 1;                  // of its fair part, where ranges share DDR
-  RangeHooks hooks;
-};
 
 struct EngineOptions {
   int userfault_device = -1;        // as Userfault::start; not kept
@@ -84,9 +64,9 @@ class Engine {
   // the parent's is touched.
   void abandon_in_child();
   bool abandoned() const { return abandoned_; }
-  bool can_move() const { return mover_.started(); }
+  bool can_move() const { return mover_.mover().started(); }
   bool can_move(const TieredMemory& memory) const { return can_move() || memory.on_nodes(); }
-  Mover& mover() { return mover_; }
+  Mover& mover() { return mover_.mover(); }
   // Of EngineOptions::prove_moves: 0, or why the kernel cannot be asked. Then moves are not proved: the owner
   // decides.
   int prove_errno() const { return prove_errno_; }
@@ -113,97 +93,64 @@ class Engine {
   void note_access(uint32_t range, uint32_t first, uint32_t count, uint32_t accesses);
 
   // As `terrace tier pause|resume|set`; engine thread or with the range's lock held.
-  void set_paused(uint32_t range, bool paused);
-  void set_policy(uint32_t range, const PolicyEntry* policy);
-  void set_ddr_granules_max(uint32_t range, uint64_t granules);
-  void set_copy_budget(uint64_t bytes_per_s) { budget_.set(bytes_per_s); }
+  void set_paused(uint32_t range, bool paused) { ranges_[range].set_paused(paused); }
+  void set_policy(uint32_t range, const PolicyEntry* policy) { ranges_[range].set_policy(policy); }
+  void set_ddr_granules_max(uint32_t range, uint64_t granules) {
+    ranges_[range].set_ddr_granules_max(granules);
+  }
+  void set_copy_budget(uint64_t bytes_per_s) { mover_.budget().set(bytes_per_s); }
   // Moves what it can of the granules now, whatever the policy thinks, within the range's DDR bound but beyond
   // the copy budget. What stopped it, if something did: no_slot, no_memory (the bound), held, ...
   MoveResult move_now(uint32_t range, uint32_t first, uint32_t count, Residency to);
   // The range is of no use to the engine any more (a fork made it private, its lease is lost).
-  void give_up(uint32_t range, layout::TierState state, const char* reason);
+  void give_up(uint32_t range, layout::TierState state, const char* reason) {
+    ranges_[range].give_up(state, reason);
+  }
   // Given up because memory behind it went away during a copy. Range's or engine's lock held.
   bool has_lost_memory(uint32_t range) const { return ranges_[range].lost_memory; }
   // What was given up for a fork is as it was before. Range's lock held.
-  void suspend(uint32_t range, const char* reason);
-  void resume(uint32_t range);
+  void suspend(uint32_t range, const char* reason) { ranges_[range].suspend(reason); }
+  void resume(uint32_t range) { ranges_[range].resume(); }
   // Asked for before or since.
   bool suspended_paused(uint32_t range) const { return ranges_[range].paused_meanwhile; }
   // What others copy for the engine counts too. The engine's thread's.
-  CopyBudget& copy_budget() { return budget_; }
+  CopyBudget& copy_budget() { return mover_.budget(); }
 
   const layout::TierRange& statistics(uint32_t range) const { return ranges_[range].page; }
 
  private:
-  struct Note {
-    uint32_t range, first, count, accesses;  // accesses 0: an announcement
-    uint64_t when_ns;
-    // Of the ring's position: empty, to be written at `position`; position + 1: written.
-    std::atomic<uint32_t> sequence;
-  };
-  struct Range {
-    TieredMemory* memory = nullptr;
-    RangeOptions options;
-    PolicyMemory policy_memory;
-    Sampler sampler;
-    layout::TierRange page = {};  // what the tier page shows, kept here too where there is none
-    layout::TierRange* shown = nullptr;
-    uint8_t* cells = nullptr;
-    uint64_t sweep_due_ns = 0, plan_due_ns = 0;
-    double ddr_accesses = 0, cxl_accesses = 0;  // decayed, as the sampler sees them
-    uint64_t copied_bytes = 0, copied_shown_bytes = 0, shown_ns = 0;
-    bool lost_memory = false;
-    bool paused_meanwhile = false;  // forked: what it was, or was asked to be since
-  };
-  struct Batch;
-  static constexpr uint32_t notes_max = 4096;
   static constexpr uint32_t moves_per_round = 2048;
+  static constexpr size_t tables_bytes = NoteRing::bytes + moves_per_round * sizeof(Move);
 
-  void put_note(uint32_t range, uint32_t first, uint32_t count, uint32_t accesses, uint64_t when_ns);
+  void describe(RangeState& range, TieredMemory* memory, const char* name, bool blind);
+  void tell_refused(layout::TierRange& page);
+
+  // rounds.cc
+  uint64_t round_of(RangeState& range);
   void take_note(const Note& note);
-  bool may_move(Range& range);
-  void give_up_lost(Range& range);
   void take_notes();
   void take_events();
-  void tell_refused(layout::TierRange& page);
-  void sample(Range& range, uint64_t now_ns);
-  void plan_and_move(Range& range, uint64_t now_ns);
-  void carry_out(Range& range, const Move* moves, uint32_t count, uint32_t* done, uint32_t* failed);
-  uint32_t move_next(Range& range, Batch& batch, Residency to, uint32_t granules_max);
-  uint32_t trade(Range& range, Batch& rising, Batch& sinking, uint32_t granules_max);
-  void note_move(Range& range, const MoveReport& report, Residency to);
+  void obey(RangeState& range);
+  void sample(RangeState& range, uint64_t now_ns);
+  void plan_and_move(RangeState& range, uint64_t now_ns);
   // Not analysed: takes the locks of as many ranges as there are.
   void divide_ddr(uint64_t now_ns) TERRACE_NO_THREAD_SAFETY_ANALYSIS;
 
-  // page.cc
-  bool open_page();
-  bool make_page();
-  void forget_page_in_child();
-  void close_page();
-  void show_range(uint32_t index);
-  void publish(Range& range, uint64_t now_ns);
-  void obey(Range& range);
-
   MoveLock lock_;
   EngineOptions options_;
-  Mover mover_;
+  RangeMover mover_;
   AccessEvents events_;
-  int userfault_errno_ = 0, prove_errno_ = 0;
-  CopyBudget budget_;
-  Range ranges_[ranges_max];
+  NoteRing notes_;
+  TierPageWriter page_;
+  RangeState ranges_[ranges_max];
   uint32_t range_count_ = 0;
+  char* tables_ = nullptr;  // mapped: of the notes, then of the moves of a round
   Move* moves_ = nullptr;
-  Note* notes_ = nullptr;
-  std::atomic<uint32_t> note_next_{0};
-  uint32_t note_read_ = 0;
-  std::atomic<uint64_t> notes_dropped_{0};
+  int userfault_errno_ = 0, prove_errno_ = 0;
   uint64_t divided_ns_ = 0;
   std::atomic<uint32_t> wake_word_{0};
   std::atomic<bool> stopping_{false};
   bool abandoned_ = false;
-  layout::TierPage* page_ = nullptr;
-  size_t page_bytes_ = 0;
-  char page_path_[96] = {};
 };
 
 }  // namespace terrace::tiering

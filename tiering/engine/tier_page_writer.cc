@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tier page: one file a process, in which `terrace tier` reads and writes (core/layout/tier_page.h).
+#include "tiering/engine/tier_page_writer.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,8 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-
-#include "tiering/engine/engine.h"
 
 namespace terrace::tiering {
 namespace {
@@ -71,24 +70,50 @@ Value load(const Value& place) {
   return std::atomic_ref<Value>(const_cast<Value&>(place)).load(std::memory_order_relaxed);
 }
 
+// Of several granules of a cell the hottest is shown.
+void draw_cells(RangeState& range, uint64_t now_ns) {
+  std::span<Granule> granules = range.memory->granules();
+  for (uint64_t cell = 0; cell < range.page.cell_count; ++cell) {
+    uint64_t granule = cell * range.page.granules_per_cell;
+    const uint64_t end = std::min<uint64_t>(granule + range.page.granules_per_cell, granules.size());
+    uint8_t value = 0;
+    for (; granule < end; ++granule) {
+      uint8_t one = cell_of(heat_at(granules[granule], range.policy_memory, now_ns));
+      one |= static_cast<uint8_t>(static_cast<uint8_t>(granules[granule].residency)
+                                  << layout::cell_residency_shift);
+      if (granules[granule].busy != 0) one |= layout::cell_busy;
+      if ((one & layout::cell_heat_mask) >= (value & layout::cell_heat_mask)) value = one;
+    }
+    range.cells[cell] = value;
+  }
+}
+
+void count_copies(RangeState& range, uint64_t now_ns) {
+  if (now_ns < range.shown_ns + 1'000'000'000) return;
+  const uint64_t bytes = range.copied_bytes - range.copied_shown_bytes;
+  range.page.copy_mib_per_s = static_cast<uint32_t>(static_cast<double>(bytes) * 1e9 /
+                                                    static_cast<double>(now_ns - range.shown_ns) / (1 << 20));
+  range.copied_shown_bytes = range.copied_bytes;
+  range.shown_ns = now_ns;
+}
+
 }  // namespace
 
-bool Engine::open_page() {
-  // The first engine of a process has the page; a further one is not shown.
+bool TierPageWriter::open() {
   if (page_taken.exchange(true)) return false;
-  if (make_page()) return true;
+  if (make()) return true;
   page_taken.store(false);
   return false;
 }
 
-bool Engine::make_page() {
+bool TierPageWriter::make() {
   char directory[64];
   snprintf(directory, sizeof(directory), "%s%u", layout::tier_page_directory,
            static_cast<unsigned>(::geteuid()));
   if (!own_directory(directory)) return false;
-  snprintf(page_path_, sizeof(page_path_), "%s/%d", directory, static_cast<int>(::getpid()));
-  ::unlink(page_path_);  // of an earlier process of this number
-  int fd = ::open(page_path_, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  snprintf(path_, sizeof(path_), "%s/%d", directory, static_cast<int>(::getpid()));
+  ::unlink(path_);  // of an earlier process of this number
+  int fd = ::open(path_, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   void* at = MAP_FAILED;
   if (fd >= 0 && ::ftruncate(fd, static_cast<off_t>(page_file_bytes)) == 0)
     at = ::mmap(nullptr, page_file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -97,12 +122,12 @@ bool Engine::make_page() {
   if (at == MAP_FAILED || ::madvise(at, page_file_bytes, MADV_DONTFORK) != 0 ||
       ::madvise(at, layout::tier_cells_offset, MADV_POPULATE_WRITE) != 0) {
     if (at != MAP_FAILED) ::munmap(at, page_file_bytes);
-    if (fd >= 0) ::unlink(page_path_);
-    page_path_[0] = 0;
+    if (fd >= 0) ::unlink(path_);
+    path_[0] = 0;
     return false;
   }
   page_ = static_cast<layout::TierPage*>(at);
-  page_bytes_ = page_file_bytes;
+  bytes_ = page_file_bytes;
   page_->version = layout::tier_page_version;
   page_->range_count = layout::tier_ranges_max;
   page_->file_bytes = page_file_bytes;
@@ -114,22 +139,22 @@ bool Engine::make_page() {
   return true;
 }
 
-void Engine::forget_page_in_child() {
+void TierPageWriter::forget_in_child() {
+  if (page_ == nullptr) return;
   page_ = nullptr;
   page_taken.store(false);
 }
 
-void Engine::close_page() {
+void TierPageWriter::close() {
   if (page_ == nullptr) return;
-  ::unlink(page_path_);
-  ::munmap(page_, page_bytes_);
+  ::unlink(path_);
+  ::munmap(page_, bytes_);
   page_ = nullptr;
   page_taken.store(false);
 }
 
-void Engine::show_range(uint32_t index) {
-  Range& range = ranges_[index];
-  if (page_ == nullptr) return;
+bool TierPageWriter::show(RangeState& range, uint32_t index) {
+  if (page_ == nullptr) return false;
   auto* shown =
       reinterpret_cast<TierRange*>(reinterpret_cast<char*>(page_) + layout::tier_ranges_offset) + index;
   range.page.cells_offset = layout::tier_cells_offset + uint64_t{index} * layout::tier_cells_max;
@@ -141,7 +166,7 @@ void Engine::show_range(uint32_t index) {
   const uintptr_t cells = reinterpret_cast<uintptr_t>(range.cells), first_page = cells & ~uintptr_t{4095};
   if (::madvise(reinterpret_cast<void*>(first_page), cells + range.page.cell_count - first_page,
                 MADV_POPULATE_WRITE) != 0)
-    return;  // no memory for it: this range is not shown
+    return false;
   const uint32_t state = range.page.state;
   range.page.request = range.page.applied = load(shown->request);  // a request for an earlier range is nobody's
   range.page.state = static_cast<uint32_t>(layout::TierState::absent);
@@ -150,81 +175,57 @@ void Engine::show_range(uint32_t index) {
   // release: pairs with TierPageFile::copy_words()
   std::atomic_ref<uint32_t>(shown->state).store(state, std::memory_order_release);
   range.shown = shown;
+  return true;
+}
+
+void TierPageWriter::hide(RangeState& range) {
+  if (range.shown != nullptr)
+    // release: pairs with TierPageFile::copy_words()
+    std::atomic_ref<uint32_t>(range.shown->state)
+        .store(static_cast<uint32_t>(layout::TierState::absent), std::memory_order_release);
+  range.shown = nullptr;
 }
 
 // All but the requests, word by word: a reader may see numbers of two rounds, never half a number.
-void Engine::publish(Range& range, uint64_t now_ns) {
-  TieredMemory& memory = *range.memory;
+void TierPageWriter::publish(RangeState& range, uint64_t copy_bytes_per_s_max, uint64_t now_ns) {
+  const TieredMemory& memory = *range.memory;
   TierRange& page = range.page;
   page.ddr_bytes = memory.ddr_granules() * memory.granule_bytes();
   page.cxl_bytes = memory.cxl_granules() * memory.granule_bytes();
-  page.copy_bytes_per_s_max = budget_.bytes_per_s();
+  page.copy_bytes_per_s_max = copy_bytes_per_s_max;
   const double all = range.ddr_accesses + range.cxl_accesses;
   page.ddr_hit_permille = all > 0 ? static_cast<uint32_t>(1000 * range.ddr_accesses / all) : 0;
-  if (now_ns >= range.shown_ns + 1'000'000'000) {
-    const uint64_t bytes = range.copied_bytes - range.copied_shown_bytes;
-    page.copy_mib_per_s = static_cast<uint32_t>(static_cast<double>(bytes) * 1e9 /
-                                                static_cast<double>(now_ns - range.shown_ns) / (1 << 20));
-    range.copied_shown_bytes = range.copied_bytes;
-    range.shown_ns = now_ns;
-  }
+  count_copies(range, now_ns);
   if (range.shown == nullptr) return;
   const auto* from = reinterpret_cast<const uint64_t*>(&page);
   auto* to = reinterpret_cast<uint64_t*>(range.shown);
   for (size_t word = 0; word < offsetof(TierRange, request) / sizeof(uint64_t); ++word)
     std::atomic_ref<uint64_t>(to[word]).store(from[word], std::memory_order_relaxed);
-  std::span<Granule> granules = memory.granules();
-  for (uint64_t cell = 0; cell < page.cell_count; ++cell) {
-    uint64_t granule = cell * page.granules_per_cell;
-    const uint64_t end = std::min<uint64_t>(granule + page.granules_per_cell, granules.size());
-    uint8_t value = 0;
-    for (; granule < end; ++granule) {
-      uint8_t one = cell_of(heat_at(granules[granule], range.policy_memory, now_ns));
-      one |= static_cast<uint8_t>(static_cast<uint8_t>(granules[granule].residency)
-                                  << layout::cell_residency_shift);
-      if (granules[granule].busy != 0) one |= layout::cell_busy;
-      // Of several granules the hottest is shown.
-      if ((one & layout::cell_heat_mask) >= (value & layout::cell_heat_mask)) value = one;
-    }
-    range.cells[cell] = value;
-  }
+  draw_cells(range, now_ns);
 }
 
-void Engine::obey(Range& range) {
-  if (range.shown == nullptr) return;
-  TierRange& asked = *range.shown;
+std::optional<TierRequest> TierPageWriter::asked(const RangeState& range) const {
+  if (range.shown == nullptr) return std::nullopt;
+  TierRange& from = *range.shown;
+  TierRequest request;
   // acquire: pairs with TierPageFile::store()
-  const uint32_t number = std::atomic_ref<uint32_t>(asked.request).load(std::memory_order_acquire);
-  if (number == range.page.applied) return;
-  const auto index = static_cast<uint32_t>(&range - ranges_);
-  auto answer = layout::TierAnswer::done;
-  char name[sizeof(asked.wanted_policy)];
-  memcpy(name, asked.wanted_policy, sizeof(name));
-  name[sizeof(name) - 1] = 0;
-  const PolicyEntry* policy = name[0] == 0 ? range.options.policy : find_policy(name);
-  const uint64_t ddr = load(asked.wanted_ddr_bytes_max), copy = load(asked.wanted_copy_bytes_per_s_max);
-  const auto state = static_cast<layout::TierState>(range.page.state);
-  if (policy == nullptr)
-    answer = layout::TierAnswer::unknown_policy;
-  else if (copy != UINT64_MAX && copy > CopyBudget::most_bytes_per_s)
-    answer = layout::TierAnswer::bad_value;
-  else if (ddr != UINT64_MAX && (ddr > range.memory->bytes() || options_.ddr_granules_shared != 0))
-    answer = layout::TierAnswer::bad_value;
-  else if (state != layout::TierState::running && state != layout::TierState::paused &&
-           state != layout::TierState::forked)
-    answer = layout::TierAnswer::refused;
-  if (answer == layout::TierAnswer::done) {
-    if (policy != range.options.policy) set_policy(index, policy);
-    if (ddr != UINT64_MAX) set_ddr_granules_max(index, ddr / range.memory->granule_bytes());
-    if (copy != UINT64_MAX) budget_.set(copy);
-    set_paused(index, load(asked.wanted_paused) != 0);
-    range.plan_due_ns = 0;  // shown at once
-  }
-  range.page.applied = number;
-  std::atomic_ref<uint32_t>(asked.answer).store(static_cast<uint32_t>(answer), std::memory_order_relaxed);
-  publish(range, monotonic_ns());
-  // pairs with TierPageFile::load()
-  std::atomic_ref<uint32_t>(asked.applied).store(number, std::memory_order_release);
+  request.number = std::atomic_ref<uint32_t>(from.request).load(std::memory_order_acquire);
+  if (request.number == range.page.applied) return std::nullopt;
+  memcpy(request.policy, from.wanted_policy, sizeof(request.policy));
+  request.policy[sizeof(request.policy) - 1] = 0;
+  const uint64_t ddr = load(from.wanted_ddr_bytes_max), copy = load(from.wanted_copy_bytes_per_s_max);
+  if (ddr != UINT64_MAX) request.ddr_bytes_max = ddr;
+  if (copy != UINT64_MAX) request.copy_bytes_per_s_max = copy;
+  request.paused = load(from.wanted_paused) != 0;
+  return request;
+}
+
+void TierPageWriter::answer(RangeState& range, const TierRequest& request, layout::TierAnswer answer) {
+  TierRange& shown = *range.shown;
+  range.page.applied = request.number;
+  std::atomic_ref<uint32_t>(shown.answer).store(static_cast<uint32_t>(answer), std::memory_order_relaxed);
+  // release: pairs with TierPageFile::load()
+  std::atomic_ref<uint32_t>(shown.applied).store(request.number, std::memory_order_release);
 }
 
 }  // namespace terrace::tiering
