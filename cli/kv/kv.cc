@@ -5,8 +5,8 @@
 
 namespace terrace::cli {
 
-void add_kv_where(Command verb, std::string& where) {
-  verb.add_option("where", where, "A lease's id or label; with a '/' a path to a file or a dax device")
+Option add_kv_where(Command verb, std::string& where) {
+  return verb.add_option("where", where, "A lease's id or label; with a '/' a path to a file or a dax device")
       .required()
       .type_name("ID|LABEL|PATH");
 }

@@ -66,7 +66,35 @@ nlohmann::json kv_spill_json(const KvSpillStat& stat) {
           {"io_uring", stat.io_uring}};
 }
 
+void print_kv_spill(const std::string& folder, const KvSpillStat& spilled) {
+  print_text(format_block(
+                 {{"spill", printable(folder)},
+                  {"blocks", std::to_string(spilled.blocks)},
+                  {"bytes", format_size(spilled.block_bytes) + " of " + format_size(spilled.budget_bytes)},
+                  {"segments", std::to_string(spilled.segments) + " of " + format_size(spilled.segment_bytes) +
+                                   ", " + std::to_string(spilled.free_segments) + " free"},
+                  {"processes", std::to_string(spilled.slots_open) + ", of " + std::to_string(spilled.slots) +
+                                    " that there were at most"}}) +
+             "\n");
+}
+
+// A folder that some space has, or had: of no space.
+Status kv_show_spill(const Context& context, const std::string& folder) {
+  TERRACE_ASSIGN_OR_RETURN(const auto spill, open_kv_spill(folder, false));
+  TERRACE_ASSIGN_OR_RETURN(const KvSpillStat stat, spill->stat());
+  if (context.json)
+    print_json({{"spill", kv_spill_json(stat)}});
+  else
+    print_kv_spill(folder, stat);
+  return {};
+}
+
 Status kv_show_stat(const Context& context, const KvShowArguments& arguments) {
+  if (arguments.where.empty() && arguments.spill.empty())
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "terrace kv stat",
+                 .detail = "of what? Give WHERE, a space, or --spill DIR, or both"};
+  if (arguments.where.empty()) return kv_show_spill(context, arguments.spill);
   TERRACE_ASSIGN_OR_RETURN(const KvPlace place, KvPlace::open(context, arguments.where, "terrace kv stat"));
   TERRACE_ASSIGN_OR_RETURN(const auto space, attach_kv(place, KvUse::reads));
   TERRACE_ASSIGN_OR_RETURN(const KvStat stat, space->stat());
@@ -97,16 +125,8 @@ Status kv_show_stat(const Context& context, const KvShowArguments& arguments) {
                     format_size(part.block_bytes), format_size(part.chunk_bytes)});
   print_table({"PART", "STATE", "HOST", "BLOCKS", "BYTES", "HAS"}, rows);
   if (spill == nullptr) return {};
-  print_text("\n" +
-             format_block(
-                 {{"spill", printable(arguments.spill)},
-                  {"blocks", std::to_string(spilled.blocks)},
-                  {"bytes", format_size(spilled.block_bytes) + " of " + format_size(spilled.budget_bytes)},
-                  {"segments", std::to_string(spilled.segments) + " of " + format_size(spilled.segment_bytes) +
-                                   ", " + std::to_string(spilled.free_segments) + " free"},
-                  {"processes", std::to_string(spilled.slots_open) + ", of " + std::to_string(spilled.slots) +
-                                    " that there were at most"}}) +
-             "\n");
+  print_text("\n");
+  print_kv_spill(arguments.spill, spilled);
   return {};
 }
 
@@ -192,8 +212,9 @@ Status kv_show_verified(Context& context, const KvShowArguments& arguments) {
 void add_kv_show_verbs(Command kv, Context& context) {
   const auto arguments = std::make_shared<KvShowArguments>();
   Command stat = kv.add_subcommand("stat", "How full a space is, and who owns its parts");
-  add_kv_where(stat, arguments->where);
-  stat.add_option("--spill", arguments->spill, "Also what is in this spill folder").type_name("DIR");
+  add_kv_where(stat, arguments->where).required(false);
+  stat.add_option("--spill", arguments->spill, "What is in this spill folder; also without WHERE")
+      .type_name("DIR");
   on_verb(stat, context, [&context, arguments] { return kv_show_stat(context, *arguments); });
 
   Command list = kv.add_subcommand("list", "The blocks of a space");

@@ -22,7 +22,7 @@ void add_kv_policy_verb(Command kv, Context& context);
 void add_kv_serve_verb(Command kv, Context& context);
 
 // The positional argument WHERE.
-void add_kv_where(Command verb, std::string& where);
+Option add_kv_where(Command verb, std::string& where);
 Option add_kv_namespace(Command verb, std::string& name);
 
 }  // namespace terrace::cli

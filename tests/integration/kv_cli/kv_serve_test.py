@@ -14,7 +14,7 @@ import threading
 import time
 import unittest
 
-from kv_base import CONFLICT, DENIED, FAILED, MIB, NOT_FOUND, Closed, FileSpaces, LeaseSpaces, Resp, RespError, Serve
+from kv_base import CONFLICT, DENIED, FAILED, MIB, NOT_FOUND, USAGE, Closed, FileSpaces, LeaseSpaces, Resp, RespError, Serve
 import terrace_harness as harness
 
 
@@ -164,6 +164,11 @@ class Serving:
         self.assertGreater(stat["spill"]["blocks"], 20)
         self.assertEqual(stat["spill"]["budget_bytes"], 256 * MIB)
         self.assertIn("spill", self.kv("stat", self.where, "--spill", spill, json=False).out)
+        alone = self.kv("stat", "--spill", spill)
+        self.assertEqual(alone.json, {"spill": stat["spill"]})
+        self.assertRegex(self.kv("stat", "--spill", spill, json=False).out, "^ *spill .*\n *blocks ")
+        self.error("stat", "--spill", spill / "none", code=NOT_FOUND, contains="none")
+        self.error("stat", code=USAGE, contains="--spill DIR")
         self.error("stat", self.where, "--spill", spill / "none", code=NOT_FOUND, contains="none")
 
     def test_a_server_that_is_killed_leaves_whole_blocks(self):

@@ -264,6 +264,54 @@ static void who_has_no_ownership_gets_copies(int fd) {
   munmap(memory, BYTES);
 }
 
+/* What the space has no room for is found in the folder, which outlives the space. */
+static void evicted_ones_are_in_a_folder(int fd) {
+  enum { blocks = 300 };
+  char folder[] = "/tmp/terrace-c-spill-XXXXXX", name[64];
+  CHECK(mkdtemp(folder) != NULL);
+  struct terrace_kv_format_options small = {.size = sizeof small, .parts = 2, .block_bytes = BLOCK};
+  MUST(terrace_kv_format_fd(fd, &small));
+  struct terrace_kv_attach_options options = {.size = sizeof options, .spill_folder = "/nowhere/folder"};
+  terrace_kv* kv = NULL;
+  CHECK_FAILS(terrace_kv_attach_fd(fd, &options, &kv), TERRACE_NOT_FOUND, "/nowhere/folder");
+  CHECK(kv == NULL);
+  options.spill_folder = folder;
+  CHECK_FAILS(terrace_kv_attach_fd(fd, &options, &kv), TERRACE_INVALID_ARGUMENT, "bytes");
+  options.spill_bytes = (uint64_t)128 << 20;
+  MUST(terrace_kv_attach_fd(fd, &options, &kv));
+  char* const block = malloc(BLOCK);
+  CHECK(block != NULL);
+  for (int number = 0; number < blocks; ++number) {
+    memset(block, number, BLOCK);
+    snprintf(name, sizeof name, "block %d", number);
+    MUST(terrace_kv_put(kv, "n", name, strlen(name), block, BLOCK, NULL));
+  }
+  struct terrace_kv_counters counters = {.size = sizeof counters};
+  MUST(terrace_kv_get_counters(kv, &counters));
+  CHECK(counters.evicted > 0 && counters.spilled > 0);
+  terrace_kv_free(kv);
+  options.spill_bytes = 0; /* as it was made */
+  MUST(terrace_kv_attach_fd(fd, &options, &kv));
+  int found = 0;
+  for (int number = 0; number < blocks; ++number) {
+    uint64_t bytes = 0;
+    snprintf(name, sizeof name, "block %d", number);
+    if (terrace_kv_get(kv, "n", name, strlen(name), block, BLOCK, &bytes) != TERRACE_OK) continue;
+    CHECK(bytes == BLOCK && (unsigned char)block[0] == (unsigned char)number && block[BLOCK - 1] == block[0]);
+    ++found;
+  }
+  MUST(terrace_kv_get_counters(kv, &counters));
+  CHECK(counters.spill_hits > 0 && (uint64_t)found == counters.hits);
+  CHECK(counters.spill_hits < counters.hits);
+  free(block);
+  terrace_kv_free(kv);
+  options.spill_folder = NULL;
+  MUST(terrace_kv_attach_fd(fd, &options, &kv));
+  terrace_kv_free(kv);
+  snprintf(name, sizeof name, "rm -r %s", folder);
+  CHECK(system(name) == 0);
+}
+
 void kv_tests(void) {
   const int fd = memfd_create("kv", MFD_CLOEXEC);
   CHECK(fd >= 0 && ftruncate(fd, (off_t)BYTES) == 0);
@@ -293,5 +341,6 @@ void kv_tests(void) {
   terrace_kv_view_free(view);
   terrace_kv_free(NULL);
   who_has_no_ownership_gets_copies(fd);
+  evicted_ones_are_in_a_folder(fd);
   close(fd);
 }
