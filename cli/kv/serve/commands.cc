@@ -36,19 +36,33 @@ struct CommandTable {
   };
   static constexpr size_t many = command_arguments_max;
   static constexpr Command all[] = {
-      {"client", 2, many, false, &Commands::client}, {"command", 1, many, false, &Commands::command},
-      {"config", 2, many, false, &Commands::config}, {"dbsize", 1, 1, false, &Commands::dbsize},
-      {"del", 2, many, true, &Commands::del},        {"echo", 2, 2, false, &Commands::echo},
-      {"exists", 2, many, false, &Commands::exists}, {"flushall", 1, 2, true, &Commands::flush},
-      {"flushdb", 1, 2, true, &Commands::flush},     {"get", 2, 2, false, &Commands::get},
-      {"hello", 1, many, false, &Commands::hello},   {"info", 1, many, false, &Commands::info},
-      {"keys", 2, 2, false, &Commands::keys},        {"mget", 2, 4097, false, &Commands::mget},
-      {"mset", 3, many, true, &Commands::mset},      {"ping", 1, 2, false, &Commands::ping},
-      {"pttl", 2, 2, false, &Commands::ttl},         {"quit", 1, many, false, &Commands::quit},
-      {"scan", 2, many, false, &Commands::scan},     {"select", 2, 2, false, &Commands::select},
-      {"set", 3, many, true, &Commands::set},        {"setnx", 3, 3, true, &Commands::setnx},
-      {"strlen", 2, 2, false, &Commands::strlen},    {"ttl", 2, 2, false, &Commands::ttl},
-      {"type", 2, 2, false, &Commands::type},        {"unlink", 2, many, true, &Commands::del},
+      {"auth", 2, 3, false, &Commands::auth},
+      {"client", 2, many, false, &Commands::client},
+      {"command", 1, many, false, &Commands::command},
+      {"config", 2, many, false, &Commands::config},
+      {"dbsize", 1, 1, false, &Commands::dbsize},
+      {"del", 2, many, true, &Commands::del},
+      {"echo", 2, 2, false, &Commands::echo},
+      {"exists", 2, many, false, &Commands::exists},
+      {"flushall", 1, 2, true, &Commands::flush},
+      {"flushdb", 1, 2, true, &Commands::flush},
+      {"get", 2, 2, false, &Commands::get},
+      {"hello", 1, many, false, &Commands::hello},
+      {"info", 1, many, false, &Commands::info},
+      {"keys", 2, 2, false, &Commands::keys},
+      {"mget", 2, 4097, false, &Commands::mget},
+      {"mset", 3, many, true, &Commands::mset},
+      {"ping", 1, 2, false, &Commands::ping},
+      {"pttl", 2, 2, false, &Commands::ttl},
+      {"quit", 1, many, false, &Commands::quit},
+      {"scan", 2, many, false, &Commands::scan},
+      {"select", 2, 2, false, &Commands::select},
+      {"set", 3, many, true, &Commands::set},
+      {"setnx", 3, 3, true, &Commands::setnx},
+      {"strlen", 2, 2, false, &Commands::strlen},
+      {"ttl", 2, 2, false, &Commands::ttl},
+      {"type", 2, 2, false, &Commands::type},
+      {"unlink", 2, many, true, &Commands::del},
   };
 };
 
@@ -103,6 +117,7 @@ Progress Commands::execute(ClientState& client, Arguments arguments, Replies& re
     replies.error("READONLY this server only reads: it was started with --readonly");
     return Progress::done;
   }
+  replies.set_resp3(client.resp3);
   Call call{client, arguments, replies, monotonic_ns() + step_ns};
   const Progress progress = (this->*command->run)(call);
   if (progress == Progress::done) {

@@ -41,6 +41,7 @@ struct ServerFigures {
 struct ClientState {
   uint64_t id = 0;
   std::string name;
+  bool resp3 = false;    // version 3 of the protocol, by HELLO
   bool closing = false;  // once its replies are sent
   size_t next = 0;       // of a command in steps: its next argument
   int64_t count = 0;     // and what it has counted
@@ -121,6 +122,7 @@ class Commands {
   Progress ping(Call& call);
   Progress echo(Call& call);
   Progress quit(Call& call);
+  Progress auth(Call& call);
   Progress select(Call& call);
   Progress command(Call& call);
   Progress hello(Call& call);

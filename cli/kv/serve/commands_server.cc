@@ -15,6 +15,43 @@ bool is_name(std::string_view name) {
   return true;
 }
 
+constexpr std::string_view only_user = "default";
+constexpr std::string_view no_such_user = "WRONGPASS invalid username-password pair or user is disabled.";
+constexpr std::string_view no_client_name =
+    "ERR Client names cannot contain spaces, newlines or special characters.";
+
+struct HelloWords {
+  bool resp3 = false;
+  std::optional<std::string_view> name = std::nullopt;
+};
+
+// VERSION [AUTH user password] [SETNAME name], or nothing. false: they are wrong, which `replies` say.
+bool parse_hello(Commands::Arguments words, HelloWords& hello, Replies& replies) {
+  const auto refuse = [&](std::string_view why) {
+    replies.error(why);
+    return false;
+  };
+  if (words.empty()) return true;
+  const std::optional<int64_t> version = number_in(words[0]);
+  if (!version) return refuse("ERR Protocol version is not an integer or out of range");
+  if (*version != 2 && *version != 3) return refuse("NOPROTO unsupported protocol version");
+  hello.resp3 = *version == 3;
+  for (size_t at = 1; at < words.size();) {
+    const size_t left = words.size() - at;
+    if (same_word(words[at], "auth") && left >= 3) {
+      if (words[at + 1] != only_user) return refuse(no_such_user);
+      at += 3;
+    } else if (same_word(words[at], "setname") && left >= 2) {
+      if (!is_name(words[at + 1])) return refuse(no_client_name);
+      hello.name = words[at + 1];
+      at += 2;
+    } else {
+      return refuse("ERR Syntax error in HELLO option '" + std::string(words[at].substr(0, 64)) + "'");
+    }
+  }
+  return true;
+}
+
 std::string line(std::string_view name, uint64_t value) {
   return std::string(name) + ":" + std::to_string(value) + "\r\n";
 }
@@ -56,34 +93,39 @@ Progress Commands::command(Call& call) {
   const bool counted = call.arguments.size() == 2 && same_word(call.arguments[1], "count");
   if (counted)
     call.replies.integer(0);
+  else if (call.arguments.size() >= 2 && same_word(call.arguments[1], "docs"))
+    call.replies.map(0);
   else
     call.replies.array(0);
   return Progress::done;
 }
 
+// As a redis without passwords: its one user has any.
+Progress Commands::auth(Call& call) {
+  if (call.arguments.size() == 2)
+    call.replies.error("ERR AUTH <password> called without any password configured: there are none here");
+  else if (call.arguments[1] != only_user)
+    call.replies.error(std::string(no_such_user));
+  else
+    call.replies.simple("OK");
+  return Progress::done;
+}
+
+// Nothing of a HELLO that is refused holds.
 Progress Commands::hello(Call& call) {
-  if (call.arguments.size() > 1) {
-    const std::optional<int64_t> version = number_in(call.arguments[1]);
-    if (!version || *version != 2) {
-      call.replies.error(version ? "NOPROTO unsupported protocol version"
-                                 : "ERR Protocol version is not an integer or out of range");
-      return Progress::done;
-    }
-    if (call.arguments.size() == 4 && same_word(call.arguments[2], "setname") && is_name(call.arguments[3])) {
-      call.client.name = call.arguments[3];
-    } else if (call.arguments.size() > 2) {
-      call.replies.error("ERR HELLO takes no more than 2 and SETNAME here: there are no passwords");
-      return Progress::done;
-    }
-  }
+  HelloWords words{.resp3 = call.client.resp3};
+  if (!parse_hello(call.arguments.subspan(1), words, call.replies)) return Progress::done;
+  call.client.resp3 = words.resp3;
+  if (words.name) call.client.name = *words.name;
   Replies& replies = call.replies;
-  replies.array(14);
+  replies.set_resp3(words.resp3);
+  replies.map(7);
   replies.bulk("server");
   replies.bulk("terrace");
   replies.bulk("version");
   replies.bulk(figures_.version);
   replies.bulk("proto");
-  replies.integer(2);
+  replies.integer(words.resp3 ? 3 : 2);
   replies.bulk("id");
   replies.integer(static_cast<int64_t>(call.client.id));
   replies.bulk("mode");
@@ -102,7 +144,7 @@ Progress Commands::client(Call& call) {
     call.client.name = call.arguments[2];
     call.replies.simple("OK");
   } else if (same_word(word, "setname") && count == 3) {
-    call.replies.error("ERR Client names cannot contain spaces, newlines or special characters.");
+    call.replies.error(no_client_name);
   } else if (same_word(word, "setinfo") && count == 4) {
     call.replies.simple("OK");
   } else if (same_word(word, "getname") && count == 2) {
@@ -120,7 +162,7 @@ Progress Commands::client(Call& call) {
 
 Progress Commands::config(Call& call) {
   if (same_word(call.arguments[1], "get"))
-    call.replies.array(0);
+    call.replies.map(0);
   else
     call.replies.error("ERR CONFIG takes GET here, and has nothing to get");
   return Progress::done;
@@ -148,7 +190,7 @@ Progress Commands::info(Call& call) {
           line("expired_keys", counted.expired) + line("erased_keys", counted.erased);
   text += "\r\n# Space\r\nnamespace:" + options_.name_space.name() + "\r\n" + line("blocks", stat->blocks) +
           line("blocks_max", stat->blocks_max) + line("read_only", options_.read_only ? 1 : 0);
-  call.replies.bulk(text);
+  call.replies.text_for_people(text);
   return Progress::done;
 }
 

@@ -64,7 +64,7 @@ void Replies::integer(int64_t number) {
 }
 
 void Replies::nil() {
-  append("$-1\r\n");
+  append(resp3_ ? "_\r\n" : "$-1\r\n");
 }
 
 void Replies::bulk(std::string_view bytes) {
@@ -90,6 +90,20 @@ void Replies::bulk(KvView view) {
 
 void Replies::array(uint64_t members) {
   append("*" + std::to_string(members) + "\r\n");
+}
+
+void Replies::map(uint64_t pairs) {
+  if (!resp3_) return array(2 * pairs);
+  append("%" + std::to_string(pairs) + "\r\n");
+}
+
+void Replies::text_for_people(std::string_view text) {
+  constexpr std::string_view format = "txt:";
+  if (!resp3_) return bulk(text);
+  append("=" + std::to_string(format.size() + text.size()) + "\r\n");
+  append(format);
+  append(text);
+  append("\r\n");
 }
 
 void Replies::drop(size_t bytes) {

@@ -20,15 +20,21 @@ namespace terrace::kv_serve {
 
 class Replies {
  public:
+  // In version 3 of the protocol from now on, else in 2. The second of two forms below is that of 3.
+  void set_resp3(bool resp3) { resp3_ = resp3; }
+
   void simple(std::string_view word);  // +OK
   void error(std::string_view text);   // -ERR ...; its control characters become blanks
   void failure(const Error& error);    // the same, with the word that clients know for it
   void integer(int64_t number);        // :1
-  void nil();                          // $-1
+  void nil();                          // $-1, _
   void bulk(std::string_view bytes);   // $5 hello
   void bulk(std::span<const std::byte> bytes);
-  void bulk(KvView view);          // sent without a copy
-  void array(uint64_t members);    // *3; they follow
+  void bulk(KvView view);        // sent without a copy
+  void array(uint64_t members);  // *3; they follow
+  void map(uint64_t pairs);      // *6, %3; their keys and values follow in turn
+  // Text for people: $5 hello, =9 txt:hello.
+  void text_for_people(std::string_view text);
   void append_all(Replies other);  // what another one was given
 
   uint64_t bytes() const { return bytes_; }  // that are not sent yet
@@ -61,6 +67,7 @@ class Replies {
   std::deque<Piece> pieces_;
   uint64_t bytes_ = 0;
   uint64_t views_ = 0;
+  bool resp3_ = false;
 };
 
 }  // namespace terrace::kv_serve

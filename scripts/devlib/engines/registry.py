@@ -5,8 +5,9 @@ from devlib.engines.llama import LLAMA
 from devlib.engines.lmcache import LMCACHE
 from devlib.engines.mooncake import MOONCAKE
 from devlib.engines.nixl import NIXL
+from devlib.engines.redis import REDIS
 from devlib.engines.sglang import SGLANG
 from devlib.engines.vllm import VLLM
 from devlib.engines.wheel import WHEEL
 
-ENGINES = {engine.name: engine for engine in (LLAMA, LMCACHE, MOONCAKE, NIXL, SGLANG, VLLM, WHEEL)}
+ENGINES = {engine.name: engine for engine in (LLAMA, LMCACHE, MOONCAKE, NIXL, REDIS, SGLANG, VLLM, WHEEL)}

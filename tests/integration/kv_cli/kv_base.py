@@ -69,7 +69,7 @@ class Resp:
         return line
 
     def reply(self):
-        """bytes, int, None, list or RespError; simple strings are str."""
+        """bytes, int, None, list, dict or RespError; simple strings are str, and so is text of a format (verbatim)."""
         line = self._line()
         kind, rest = line[:1], line[1:]
         if kind == b"+":
@@ -80,7 +80,11 @@ class Resp:
             return int(rest)
         if kind == b"*":
             return [self.reply() for _ in range(int(rest))]
-        assert kind == b"$", line
+        if kind == b"%":
+            return {self.reply(): self.reply() for _ in range(int(rest))}
+        if kind == b"_":
+            return None
+        assert kind in (b"$", b"="), line
         length = int(rest)
         if length < 0:
             return None
@@ -89,7 +93,7 @@ class Resp:
         value = bytes(self.buffer[:length])
         assert self.buffer[length:length + 2] == b"\r\n"
         del self.buffer[:length + 2]
-        return value
+        return value.decode() if kind == b"=" else value
 
     def ask(self, *words):
         self.send(self.encode(*words))

@@ -68,7 +68,7 @@ class Serving:
             self.assertEqual(client.error("SET", "k", "v", "EX"), "ERR syntax error")
             self.assertIn("DB index", client.error("SELECT", 1))
             self.assertEqual(client.ask("SELECT", 0), "OK")
-            self.assertTrue(client.error("HELLO", 3).startswith("NOPROTO"))
+            self.assertTrue(client.error("HELLO", 4).startswith("NOPROTO"))
             self.assertEqual(client.ask("HELLO", 2)[:2], [b"server", b"terrace"])
             self.assertIn("1 to 512 bytes", client.error("SET", "k" * 513, "v"))
             self.assertIsNone(client.ask("GET", "k" * 513))
@@ -79,6 +79,32 @@ class Serving:
             self.assertIn(b"blocks:", client.ask("INFO"))
             self.assertEqual(client.ask("QUIT"), "OK")
             self.assertRaises(Closed, client.reply)
+
+    def test_each_client_has_its_version_of_the_protocol(self):
+        server = self.serve()
+        long = os.urandom(100_000)
+        with server.client() as old, server.client() as new:
+            hello = new.ask("HELLO", 3, "AUTH", "default", "any", "SETNAME", "new")
+            self.assertEqual((hello[b"server"], hello[b"proto"], hello[b"modules"]), (b"terrace", 3, []))
+            self.assertEqual(new.ask("CLIENT", "GETNAME"), b"new")
+            self.assertEqual(new.ask("SET", "k", long), "OK")
+            for client, nil in ((old, b"$-1\r\n"), (new, b"_\r\n")):
+                self.assertEqual(client.ask("MGET", "none", "k", "none"), [None, long, None])
+                self.assertIsNone(client.ask("SET", "k", long, "NX"))  # kept until it is compared
+                self.assertIsNone(client.ask("SET", "k", bytes(100_000), "NX"))
+                client.send(client.encode("GET", "none"))
+                while len(client.buffer) < len(nil):
+                    client._fill()
+                self.assertEqual(bytes(client.buffer), nil)
+                client.buffer.clear()
+            self.assertEqual((new.ask("CONFIG", "GET", "save"), new.ask("COMMAND", "DOCS")), ({}, {}))
+            self.assertEqual(old.ask("CONFIG", "GET", "save"), [])
+            self.assertTrue(new.ask("INFO").startswith("txt:# Server\r\n"))
+            self.assertTrue(old.ask("INFO").startswith(b"# Server\r\n"))
+            self.assertTrue(new.error("HELLO", 2, "AUTH", "somebody", "any").startswith("WRONGPASS"))
+            self.assertIsInstance(new.ask("HELLO"), dict)
+            self.assertEqual(new.ask("HELLO", 2)[5], 2)
+            self.assertEqual(new.ask("CONFIG", "GET", "save"), [])
 
     def test_long_values_and_long_pipelines(self):
         stat_max = 512 << 10  # a 64th of 32 MiB
@@ -255,6 +281,11 @@ class Serving:
         self.assertEqual(sorted(cli("--scan").split()), ["from-input", "k"])
         self.assertEqual(cli("mget", "k", "none"), "v\n\n")
         self.assertIn("ERR unknown command", cli("lpush", "a", "b"))
+        self.assertEqual(cli("-3", "mget", "k", "none"), "v\n\n")
+        self.assertEqual(cli("-3", "get", "none"), "\n")
+        self.assertIn("# Server", cli("-3", "info"))
+        told = cli("-3", "hello", "3").split()
+        self.assertEqual((told[told.index("proto") + 1], told[told.index("server") + 1]), ("3", "terrace"))
         for more in (("-d", "100"), ("-d", "100", "-P", "16"), ("-d", "100000", "-n", "300")):
             done = subprocess.run(["redis-benchmark", "-p", port, "-t", "set,get,mset", "-n", "2000", "-r", "50", "-c", "10", "-q",
                                    *more], capture_output=True, text=True, timeout=200, check=True)

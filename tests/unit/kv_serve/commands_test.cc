@@ -135,6 +135,67 @@ TEST_CASE("KV commands: one that only reads says so, and one of another namespac
   CHECK(f.ask({"dbsize"}) == ":0\r\n");
 }
 
+TEST_CASE("KV commands: HELLO 3 is for this client, from this reply on; 2 goes back") {
+  Fixture f;
+  f.figures.version = "1";
+  f.client.id = 7;
+  const std::string_view rest =
+      "$2\r\nid\r\n:7\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n"
+      "$7\r\nmodules\r\n*0\r\n";
+  const std::string_view begin = "$6\r\nserver\r\n$7\r\nterrace\r\n$7\r\nversion\r\n$1\r\n1\r\n$5\r\nproto\r\n";
+  const std::string two = "*14\r\n" + std::string(begin) + ":2\r\n" + std::string(rest),
+                    three = "%7\r\n" + std::string(begin) + ":3\r\n" + std::string(rest);
+  CHECK(f.ask({"hello"}) == two);
+  CHECK(f.ask({"get", "none"}) == "$-1\r\n");
+  CHECK(f.ask({"HELLO", "3"}) == three);
+  CHECK(f.ask({"hello"}) == three);
+  CHECK(f.ask({"get", "none"}) == "_\r\n");
+  CHECK(f.ask({"mget", "none", "", "more"}) == "*3\r\n_\r\n_\r\n_\r\n");
+  CHECK(f.ask({"set", "k", "v"}) == "+OK\r\n");
+  CHECK(f.ask({"set", "k", "w", "nx"}) == "_\r\n");
+  CHECK(f.ask({"setnx", "k", "w"}) == ":0\r\n");  // no boolean of redis either
+  CHECK(f.ask({"get", "k"}) == "$1\r\nv\r\n");
+  CHECK(f.ask({"keys", "*"}) == "*1\r\n");  // and the keys behind it
+  CHECK(f.ask({"client", "getname"}) == "_\r\n");
+  CHECK(f.ask({"config", "get", "save"}) == "%0\r\n");
+  CHECK(f.ask({"command", "docs"}) == "%0\r\n");
+  CHECK(f.ask({"command"}) == "*0\r\n");
+  const std::string info = f.ask({"info"});
+  const size_t end = info.find("\r\n");
+  CHECK(info.starts_with("="));
+  CHECK(info.substr(end + 2, 4) == "txt:");
+  CHECK(std::stoul(info.substr(1)) == info.size() - end - 4);
+  ClientState other;
+  Replies replies;
+  const std::vector<std::string_view> get = {"get", "none"};
+  f.commands.execute(other, get, replies);
+  CHECK(replies.text() == "$-1\r\n");
+  CHECK(f.ask({"hello", "2"}) == two);
+  CHECK(f.ask({"get", "none"}) == "$-1\r\n");
+  CHECK(f.ask({"config", "get", "save"}) == "*0\r\n");
+  CHECK(f.ask({"info"}).starts_with("$"));
+}
+
+TEST_CASE("KV commands: HELLO takes a name and the user that has no password, or nothing of it") {
+  Fixture f;
+  CHECK(f.ask({"hello", "3", "auth", "default", "any", "setname", "me"}).starts_with("%7\r\n"));
+  CHECK(f.client.name == "me");
+  CHECK(f.ask({"hello", "3", "SETNAME", "you", "AUTH", "default", ""}).starts_with("%7\r\n"));
+  CHECK(f.client.name == "you");
+  CHECK(f.ask({"hello", "2", "setname", "she", "auth", "root", "any"}).starts_with("-WRONGPASS "));
+  CHECK(f.ask({"hello", "2", "setname", "two words"}).starts_with("-ERR Client names"));
+  CHECK(f.ask({"hello", "2", "setname", "she", "auth", "default"}) ==
+        "-ERR Syntax error in HELLO option 'auth'\r\n");
+  CHECK(f.ask({"hello", "2", "setname"}).starts_with("-ERR Syntax error"));
+  for (const char* version : {"1", "4", "-3"}) CHECK(f.ask({"hello", version}).starts_with("-NOPROTO "));
+  CHECK(f.ask({"hello", "three"}).starts_with("-ERR Protocol version"));
+  CHECK(f.client.name == "you");
+  CHECK(f.client.resp3);
+  CHECK(f.ask({"auth", "default", "any"}) == "+OK\r\n");
+  CHECK(f.ask({"auth", "root", "any"}).starts_with("-WRONGPASS "));
+  CHECK(f.ask({"auth", "any"}).starts_with("-ERR AUTH "));
+}
+
 TEST_CASE("KV commands: a browser is not answered") {
   Fixture f;
   CHECK(f.ask({"POST", "/", "HTTP/1.1"}).empty());
