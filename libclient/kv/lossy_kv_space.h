@@ -108,13 +108,15 @@ class LossyKvSpace final : public KvSpace {
   }
   template <typename Call>
   auto survive_many(size_t count, Call call) const -> decltype(call()) {
-    using One = typename decltype(call())::value_type;
+    using Answers = decltype(call());
+    using One = typename Answers::value_type;
+    // With parentheses: in braces the count would be the first of two answers, where an answer may be a number.
     if (lost_.load(std::memory_order_relaxed)) [[unlikely]]
-      return {count, One(lost_memory("KvSpace", memory_.data(), memory_))};
+      return Answers(count, One(lost_memory("KvSpace", memory_.data(), memory_)));
     const os::LossyAccesses accesses(os::LossyAccesses::Often{});
     auto answers = call();
     if (os::LossyAccesses::lost_address() != nullptr) [[unlikely]]
-      return {count, One(lost_at(os::LossyAccesses::lost_address()))};
+      return Answers(count, One(lost_at(os::LossyAccesses::lost_address())));
     return answers;
   }
   Error lost_at(const void* address) const {
