@@ -74,6 +74,9 @@ daemon::Grant random_grant(Prng& prng, uint64_t now_ns) {
   if (prng.chance(1, 2)) grant.request_low = prng.below(12);
   grant.now_ns = now_ns;
   grant.pins_outlast = prng.chance(1, 10);
+  if (prng.chance(1, 6)) grant.on_fence = daemon::OnFence::kill;
+  // Of what moves only what is refused: no compaction is planned here.
+  grant.movable = grant.on_fence == daemon::OnFence::kill && prng.chance(1, 6);
   return grant;
 }
 

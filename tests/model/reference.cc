@@ -174,6 +174,7 @@ Expected Reference::on(const daemon::Grant& c) {
     if (!c.label.empty() && named(row) && row.tenant == c.tenant && row.label == c.label)
       return refused(ErrorCode::already_exists);
   }
+  if (c.on_fence == daemon::OnFence::kill && c.movable) return refused(ErrorCode::invalid_argument);
   const uint64_t granule = granule_bytes(c.pool);
   const uint64_t granules = (c.bytes - 1) / granule + 1;
   if (granules > capacity_bytes(c.pool) / granule) return refused(ErrorCode::capacity_exhausted);
@@ -210,7 +211,8 @@ std::string Reference::placed(const daemon::Grant& grant, const LeaseRow& row) {
     if (other.id == row.id || other.epoch == row.epoch || other.object == row.object) return "a used identity";
   }
   if (row.phase != LeasePhase::pending || row.expiry_ns != 0 || row.tenant != grant.tenant ||
-      row.label != grant.label || row.mode != grant.mode)
+      row.label != grant.label || row.mode != grant.mode || row.on_fence != grant.on_fence ||
+      row.movable != grant.movable)
     return "a row that is not what was asked for";
   const uint64_t ttl_ns = grant.persistent ? 0 : (grant.ttl_ns == 0 ? limits::ttl_ns_default : grant.ttl_ns);
   if (row.ttl_ns != ttl_ns) return "a wrong TTL";
