@@ -159,6 +159,12 @@ def parser() -> argparse.ArgumentParser:
                "while it migrates, and compare every byte.")
     verb.add_argument("--seconds", type=int, default=3600, metavar="N", help="in all (default 3600)")
 
+    verb = add("soak", lambda a: runs.soak(a.kind, a.reads, a.json), "Put, read and erase blocks of KV spaces by processes that are "
+               "killed and stopped, and on emulated hosts without coherent caches, and compare every word.")
+    verb.add_argument("kind", nargs="*", help="coherent, noncoherent, emulated; default: all")
+    verb.add_argument("--reads", type=float, default=1e8, metavar="N", help="of each (default 1e8)")
+    verb.add_argument("--json", default="", metavar="FILE", help="write the counts here")
+
     _add_apps(add("apps", _apps, "Run unmodified real programs plain and under `terrace run`, compare their results, and "
                   "print times and memory (docs/operations/apps.md)."))
 

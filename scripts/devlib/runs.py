@@ -55,6 +55,32 @@ def pins(seconds: int) -> None:
          str(build_dir("release")), "--seconds", str(seconds)], what="the stress of pinned pages")
 
 
+_SOAKS = {"coherent": [], "noncoherent": ["--hosts", "2", "--noncoherent"], "emulated": ["--emulated"]}
+
+
+def soak(kinds: list, reads: float, json_file: str) -> None:
+    """KV spaces under processes that are killed and stopped, each kind of memory until `reads` blocks were read and compared."""
+    unknown = sorted(set(kinds) - set(_SOAKS))
+    if unknown:
+        raise Failure(f"no soak '{unknown[0]}': there are {', '.join(_SOAKS)}", 2)
+    build("release", ["kv_soak"])
+    results = {}
+    for kind in kinds or _SOAKS:
+        say(f"soak {kind}: {reads:g} reads")
+        # A minute's stop in each run that lasts for some, and a kill every half a second.
+        longer = ["--kill-every", "500", "--stop", "60000", "--stop-every", "10000", "--stops", "3"] if reads >= 1e7 else []
+        with Heartbeat(kind):
+            done = subprocess.run([str(find_program("release", "kv_soak")), "--reads", f"{reads:.0f}", "--limit-s", "86400", *longer,
+                                   *_SOAKS[kind]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+        print(done.stdout, end="", flush=True)
+        results[kind] = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
+        if done.returncode != 0:
+            raise Failure(f"soak {kind} {describe_exit(done.returncode)}: {results[kind].get('why', '')}")
+    if json_file:
+        pathlib.Path(json_file).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        note(f"results in {json_file}")
+
+
 def fuzz(target: str, seconds: int) -> None:
     """Replays the corpus of each fuzz target, then searches for `seconds` (0: replay only)."""
     for program in _build_programs("fuzz", "fuzz", target):

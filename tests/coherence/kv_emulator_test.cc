@@ -26,13 +26,7 @@ std::string run_kv_worlds(uint64_t seed, uint64_t operations, Step left_out, KvW
     KvWorld world(seed, left_out);
     world.run(std::min(of_one, operations - done));
     done += world.counts().operations;
-    counts->reads += world.counts().reads;
-    counts->puts += world.counts().puts;
-    counts->pins += world.counts().pins;
-    counts->removals += world.counts().removals;
-    counts->deaths += world.counts().deaths;
-    counts->take_overs += world.counts().take_overs;
-    counts->without_room += world.counts().without_room;
+    counts->add(world.counts());
     if (!world.failure().empty()) return world.failure();
   }
   return {};

@@ -33,6 +33,20 @@ kv::BlockKey kv_hash(uint32_t key) {
 
 }  // namespace
 
+void KvWorldCounts::add(const KvWorldCounts& more) {
+  operations += more.operations;
+  reads += more.reads;
+  puts += more.puts;
+  pins += more.pins;
+  removals += more.removals;
+  deaths += more.deaths;
+  power_cuts += more.power_cuts;
+  take_overs += more.take_overs;
+  without_room += more.without_room;
+  compared += more.compared;
+  compared_in_place += more.compared_in_place;
+}
+
 KvWorld::KvWorld(uint64_t seed, Step left_out)
     : seed_(seed),
       prng_(seed),
@@ -100,6 +114,7 @@ void KvWorld::kill(size_t index) {
 }
 
 void KvWorld::cut_power(uint32_t host) {
+  ++counts_.power_cuts;
   for (size_t index = 0; index < actors_.size(); ++index)
     if (actors_[index]->program().host == host) kill(index);
   fabric_.lose_power(host);
@@ -257,6 +272,7 @@ uint64_t KvActor::check_bytes(uint32_t key, uint64_t begin, const kv::Block& blo
     world_.fail("stale: removed before, " + kv_key(key));
   if (content->second.expires_s != 0 && content->second.expires_s <= KvWorld::seconds(begin))
     world_.fail("stale: expired before, " + kv_key(key));
+  ++world_.counts_.compared;
   return first;
 }
 
@@ -279,6 +295,7 @@ void KvActor::view() {
   view.content = check_bytes(key, begin, view.block, bytes);
   views_.push_back(view);
   ++world_.counts_.pins;
+  ++world_.counts_.compared_in_place;
 }
 
 void KvActor::use_view() {

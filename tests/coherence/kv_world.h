@@ -22,8 +22,11 @@
 namespace terrace::coherence {
 
 struct KvWorldCounts {
-  uint64_t operations = 0, reads = 0, puts = 0, pins = 0, removals = 0, deaths = 0, take_overs = 0,
-           without_room = 0;
+  uint64_t operations = 0, reads = 0, puts = 0, pins = 0, removals = 0, deaths = 0, power_cuts = 0,
+           take_overs = 0, without_room = 0;
+  uint64_t compared = 0, compared_in_place = 0;  // blocks whose bytes were; the second are part of the first
+
+  void add(const KvWorldCounts& more);
 };
 
 class KvWorld {
