@@ -120,12 +120,20 @@ Result<std::shared_ptr<KvSpill>> open_kv_spill(const std::string& text, bool put
   return KvSpill::open(folder, options);
 }
 
-Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use, std::shared_ptr<KvSpill> spill) {
+Result<std::shared_ptr<KvLocal>> open_kv_local(const std::string& text) {
+  if (text.empty()) return std::shared_ptr<KvLocal>();
+  TERRACE_ASSIGN_OR_RETURN(const uint64_t bytes, parse_size(text));
+  return KvLocal::open({.bytes = bytes});
+}
+
+Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use, std::shared_ptr<KvSpill> spill,
+                                           std::shared_ptr<KvLocal> local) {
   KvAttachOptions options;
   options.ownership = place.ownership();
   options.puts = use == KvUse::writes || use == KvUse::serves;
   options.tends_itself = use == KvUse::serves || use == KvUse::serves_reads;
   options.spill = std::move(spill);
+  options.local = std::move(local);
   Result<std::unique_ptr<KvSpace>> space = KvSpace::attach(place.memory(), options);
   if (space.ok()) return space;
   Error error = kv_error_at(place, std::move(space).error());

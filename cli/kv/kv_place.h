@@ -17,6 +17,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/os/persist.h"
+#include "terrace/kv_local.h"
 #include "terrace/kv_space.h"
 #include "terrace/kv_spill.h"
 #include "terrace/mapping.h"
@@ -62,10 +63,13 @@ enum class KvUse : uint8_t {
 };
 // Errors    as KvSpace::attach, with the place in their text and what can be done
 Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use,
-                                           std::shared_ptr<KvSpill> spill = nullptr);
+                                           std::shared_ptr<KvSpill> spill = nullptr,
+                                           std::shared_ptr<KvLocal> local = nullptr);
 
 // "DIR" or "DIR:BYTES". Empty: none. Errors: as KvSpill::open; invalid_argument
 Result<std::shared_ptr<KvSpill>> open_kv_spill(const std::string& text, bool puts);
+// A size. Empty: none. Errors: as KvLocal::open; invalid_argument
+Result<std::shared_ptr<KvLocal>> open_kv_local(const std::string& text);
 
 // `error` with the place in front of its text.
 Error kv_error_at(const KvPlace& place, Error error);

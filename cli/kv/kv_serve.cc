@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kv_serve_verb = "terrace kv serve";
 
 struct KvServeArguments {
-  std::string where, name_space, spill;
+  std::string where, name_space, spill, local;
   std::string listen = "127.0.0.1:6399";
   bool read_only = false;
   bool insecure = false;
@@ -43,9 +43,10 @@ Status serve_space(Context& context, const KvServeArguments& arguments) {
   kv_raise_descriptors();
   TERRACE_ASSIGN_OR_RETURN(const KvPlace place, KvPlace::open(context, arguments.where, kv_serve_verb));
   TERRACE_ASSIGN_OR_RETURN(auto spill, open_kv_spill(arguments.spill, !arguments.read_only));
-  TERRACE_ASSIGN_OR_RETURN(
-      const auto space,
-      attach_kv(place, arguments.read_only ? KvUse::serves_reads : KvUse::serves, std::move(spill)));
+  TERRACE_ASSIGN_OR_RETURN(auto local, open_kv_local(arguments.local));
+  TERRACE_ASSIGN_OR_RETURN(const auto space,
+                           attach_kv(place, arguments.read_only ? KvUse::serves_reads : KvUse::serves,
+                                     std::move(spill), std::move(local)));
   TERRACE_ASSIGN_OR_RETURN(const KvStat stat, space->stat());
   TERRACE_ASSIGN_OR_RETURN(const kv_serve::Listener listener,
                            kv_serve::Listener::open(arguments.listen, arguments.insecure));
@@ -79,6 +80,9 @@ void add_kv_serve_verb(Command kv, Context& context) {
   verb.add_option("--spill", arguments->spill,
                   "A folder of a local disk, where evicted blocks go; BYTES when it is new")
       .type_name("DIR[:BYTES]");
+  verb.add_option("--local", arguments->local,
+                  "Copies of hot blocks in the server's own memory: at most so much of it, 1M at least")
+      .type_name("SIZE");
   verb.add_flag("--readonly", arguments->read_only, "Clients put and erase nothing, and no part is taken");
   verb.add_flag("--insecure", arguments->insecure, "--listen may be where other machines can reach it");
   on_verb(verb, context, [&context, arguments] { return serve_space(context, *arguments); });

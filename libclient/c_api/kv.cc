@@ -12,6 +12,7 @@
 
 #include "libclient/c_api/call.h"
 #include "libclient/c_api/handles.h"
+#include "terrace/kv_local.h"
 #include "terrace/kv_spill.h"
 
 using namespace terrace;
@@ -114,6 +115,9 @@ Result<KvAttachOptions> kv_attach_options(const terrace_kv_attach_options* optio
   if (given.spill_folder != nullptr) {
     TERRACE_ASSIGN_OR_RETURN(
         wanted.spill, KvSpill::open(given.spill_folder, {.bytes = given.spill_bytes, .puts = wanted.puts}));
+  }
+  if (given.local_bytes != 0) {
+    TERRACE_ASSIGN_OR_RETURN(wanted.local, KvLocal::open({.bytes = given.local_bytes}));
   }
   return wanted;
 }

@@ -93,7 +93,7 @@ terrace_code terrace_kv_get_stat(terrace_kv* kv, terrace_kv_stat* stat) {
     auto& last = kv_last_stat();
     last.told = std::move(told);
     const auto& [data_bytes, free_bytes, blocks, block_bytes, blocks_max, max_block_bytes, coherence, checksums,
-                 parts, budgets, kept_bytes] = last.told;
+                 parts, budgets, kept_bytes, local_blocks, local_bytes, local_max_bytes] = last.told;
     (void)budgets;  // terrace_kv_get_policy() has them
     last.point_to(parts, kv_part_in_c);
     return give(stat,
@@ -108,7 +108,10 @@ terrace_code terrace_kv_get_stat(terrace_kv* kv, terrace_kv_stat* stat) {
                  .checksums = checksums ? 1 : 0,
                  .parts = last.pointers.data(),
                  .part_count = last.pointers.size(),
-                 .kept_bytes = kept_bytes},
+                 .kept_bytes = kept_bytes,
+                 .local_blocks = local_blocks,
+                 .local_bytes = local_bytes,
+                 .local_max_bytes = local_max_bytes},
                 where);
   });
 }
@@ -119,7 +122,8 @@ terrace_code terrace_kv_get_counters(const terrace_kv* kv, terrace_kv_counters* 
     TERRACE_C_NEED(where, kv);
     TERRACE_C_NEED(where, counters);
     const auto [hits, misses, hit_bytes, puts, put_bytes, puts_refused, evicted, evicted_bytes, expired, erased,
-                chunks_given, parts_adopted, spilled, spill_hits, spill_dropped] = kv->space->counters();
+                chunks_given, parts_adopted, spilled, spill_hits, spill_dropped, local_hits, local_hit_bytes,
+                local_copied, local_evicted, local_stale] = kv->space->counters();
     return give(counters,
                 {.size = 0,
                  .hits = hits,
@@ -136,7 +140,12 @@ terrace_code terrace_kv_get_counters(const terrace_kv* kv, terrace_kv_counters* 
                  .parts_adopted = parts_adopted,
                  .spilled = spilled,
                  .spill_hits = spill_hits,
-                 .spill_dropped = spill_dropped},
+                 .spill_dropped = spill_dropped,
+                 .local_hits = local_hits,
+                 .local_hit_bytes = local_hit_bytes,
+                 .local_copied = local_copied,
+                 .local_evicted = local_evicted,
+                 .local_stale = local_stale},
                 where);
   });
 }

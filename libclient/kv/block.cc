@@ -111,6 +111,16 @@ std::optional<Block> block_of(const BlockRecord& copy, const coherence::Geometry
   return block;
 }
 
+bool is_of(const BlockRecord& copy, const Block& block) {
+  constexpr uint64_t constant = layout::word_live | layout::block_word_summed | layout::word_version_mask;
+  return (copy.word & constant) == (block.word & constant) && copy.key[0] == block.key.low &&
+         copy.key[1] == block.key.high && (copy.place & offset_mask) * line == block.offset &&
+         (copy.place >> layout::block_place_bits) * line == block.extent_bytes &&
+         copy.data_bytes == block.bytes && copy.data_checksum == block.data_checksum &&
+         copy.parent == block.parent && copy.expires_unix_s == block.expires_unix_s &&
+         copy.name_space == block.name_space;
+}
+
 BlockRecord record_of(const Block& block, uint64_t version) {
   BlockRecord record{};
   record.word = layout::word_live | layout::word_linked | (block.word & layout::block_word_summed) | version;

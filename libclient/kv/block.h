@@ -41,6 +41,7 @@ struct Block {
 
   bool has_checksum() const { return (word & layout::block_word_summed) != 0; }
   uint64_t name_offset() const;
+  uint64_t name_bytes() const { return extent_bytes - (name_offset() - offset); }  // and zeros behind them
   bool is_expired(uint64_t now_unix_s) const { return expires_unix_s != 0 && expires_unix_s <= now_unix_s; }
 };
 
@@ -59,6 +60,8 @@ bool has_names(std::span<const std::byte> name, std::string_view name_space, std
 
 // A live record's copy as a block; nothing when its numbers contradict themselves or the geometry.
 std::optional<Block> block_of(const layout::BlockRecord& copy, const coherence::Geometry& geometry);
+// Whether a live record's copy is of this very block: its version, and all that never changes.
+bool is_of(const layout::BlockRecord& copy, const Block& block);
 // The record of a block, under a live word of `version`; its checksum is set.
 layout::BlockRecord record_of(const Block& block, uint64_t version);
 

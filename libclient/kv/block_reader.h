@@ -163,6 +163,18 @@ class BlockReader {
     const uint64_t word = word_again(block);
     return block_state(word) == block_state(block.word) && !has(word, layout::word_retiring);
   }
+  // Of a block that was copied before, to memory of this process: whether the space has it still, by one line of it. All of the
+  // record is compared: an owner that lost power may have taken a version that others had seen with it. Says when it
+  // was used.
+  bool is_still(Block* block) {
+    if (!memory_.performs(Step::copy_look)) return true;
+    const layout::BlockRecord* const at = geometry_.block(block->part, block->record);
+    drop_line(at, Step::copy_invalidated, Step::copy_before_look);
+    layout::BlockRecord copy;
+    (void)copy_line(at, &copy);
+    block->used_unix_s = copy.used_unix_s;
+    return is_of(copy, *block);
+  }
 
  private:
   void drop_line(const void* line, Step invalidated, Step before_look) {

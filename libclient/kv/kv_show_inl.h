@@ -57,6 +57,11 @@ Result<KvStat> KvSpaceOf<Memory>::stat() {
                   std::min(kv_block_bytes_limit, geometry_.chunk_bytes - layout::space_part_alignment_bytes),
               .coherence = Memory::coherent ? SpaceCoherence::coherent : SpaceCoherence::noncoherent,
               .checksums = geometry_.checksums()};
+  if (local() != nullptr) {
+    stat.local_blocks = local_share_->blocks.load(std::memory_order_relaxed);
+    stat.local_bytes = local_share_->bytes.load(std::memory_order_relaxed);
+    stat.local_max_bytes = local()->bytes_max();
+  }
   for (uint32_t part = 0; part < geometry_.parts; ++part) {
     const LastOwner last = claims_.last_owner(part);
     KvPartInfo info{.part = part, .host = Memory().load(&geometry_.owner(part)->host)};
@@ -103,7 +108,12 @@ KvCounters KvSpaceOf<Memory>::counters() const {
           .parts_adopted = of(counts_.parts_adopted),
           .spilled = of(counts_.spilled),
           .spill_hits = of(counts_.spill_hits),
-          .spill_dropped = of(counts_.spill_dropped)};
+          .spill_dropped = of(counts_.spill_dropped),
+          .local_hits = of(counts_.local_hits),
+          .local_hit_bytes = of(counts_.local_hit_bytes),
+          .local_copied = of(counts_.local_copied),
+          .local_evicted = local_share_ == nullptr ? 0 : of(local_share_->evicted),
+          .local_stale = of(counts_.local_stale)};
 }
 
 template <typename Memory>

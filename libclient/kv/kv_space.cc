@@ -10,6 +10,7 @@
 #include "libclient/coherence/memory/coherent_memory.h"
 #include "libclient/coherence/memory/noncoherent_memory.h"
 #include "libclient/kv/kv_space_of.h"
+#include "libclient/kv/local/local_store.h"
 #include "libclient/kv/lossy_kv_space.h"
 #include "terrace/tensor.h"
 
@@ -111,18 +112,23 @@ Result<KvNamespace> KvNamespace::of(std::string_view tenant, std::string_view mo
 }
 
 KvView::KvView(KvView&& other) noexcept
-    : space_(std::exchange(other.space_, nullptr)), pin_(other.pin_), bytes_(std::exchange(other.bytes_, {})) {}
+    : space_(std::exchange(other.space_, nullptr)),
+      pin_(other.pin_),
+      copy_(std::exchange(other.copy_, nullptr)),
+      bytes_(std::exchange(other.bytes_, {})) {}
 
 KvView& KvView::operator=(KvView&& other) noexcept {
   if (this == &other) return *this;
   reset();
   space_ = std::exchange(other.space_, nullptr);
   pin_ = other.pin_;
+  copy_ = std::exchange(other.copy_, nullptr);
   bytes_ = std::exchange(other.bytes_, {});
   return *this;
 }
 
 void KvView::reset() {
+  if (copy_ != nullptr) kv::LocalRef::of(std::exchange(copy_, nullptr)).reset();
   const os::LossyAccesses accesses(os::LossyAccesses::Often{});
   if (space_ != nullptr) std::exchange(space_, nullptr)->unpin(pin_);
   bytes_ = {};

@@ -8,6 +8,7 @@
 //   show      kv_show_inl.h: list, stat, verify
 //   policy    kv_policy_inl.h: budgets, and what is kept
 //   spill     kv_spill_inl.h: what is evicted, and what is not here
+//   local     kv_local_inl.h: copies of hot blocks in this process
 //
 // Threads   Any. own_ and seat_ are set once, under holder_mutex_.
 #pragma once
@@ -24,6 +25,7 @@
 #include "libclient/coherence/holder_claims.h"
 #include "libclient/coherence/seat.h"
 #include "libclient/kv/kv_base.h"
+#include "libclient/kv/local/local_store.h"
 #include "libclient/kv/own_order.h"
 #include "libclient/kv/rules.h"
 #include "libclient/kv/spill/spill_store.h"
@@ -45,7 +47,8 @@ class KvSpaceOf final : public KvSpaceBase {
         geometry_(geometry),
         reader_(Memory(), geometry),
         order_(geometry.records),
-        last_uses_(geometry.holders(), 0) {}
+        last_uses_(geometry.holders(), 0),
+        local_share_(local() == nullptr ? nullptr : local()->join()) {}
   ~KvSpaceOf() override;
 
   Status check() const { return options_.ownership == nullptr ? Status{} : claims_.check_kind(); }
@@ -161,6 +164,19 @@ class KvSpaceOf final : public KvSpaceBase {
   bool erase_spilled(const KvNamespace& name_space, std::string_view key);
   uint64_t flush_spilled(const std::optional<KvNamespace>& name_space);
 
+  // Local copies
+  kv::LocalStore* local() const { return static_cast<kv::LocalStore*>(options_.local.get()); }
+  kv::LocalRef find_local(const KvNamespace& name_space, std::string_view name, const kv::BlockKey& key,
+                          Block* now);
+  void count_local_hit(kv::LocalCopy& copy, const Block& now);
+  std::optional<Result<uint64_t>> get_local(const KvNamespace& name_space, const KvGet& get,
+                                            const kv::BlockKey& key);
+  bool may_keep_local(const Block& block);
+  void keep_local(const KvNamespace& name_space, const Block& block, std::span<const std::byte> bytes,
+                  std::span<const std::byte> name);
+  kv::LocalRef copy_local(const KvNamespace& name_space, std::string_view name, const Block& block);
+  KvView view_of(kv::LocalRef copy);
+
   // Tending
   void do_removals();
   bool give_room() TERRACE_REQUIRES(tend_mutex_);
@@ -259,11 +275,13 @@ class KvSpaceOf final : public KvSpaceBase {
     std::thread thread;
   };
   std::unique_ptr<Tender> tender_;
+  const std::shared_ptr<kv::LocalShare> local_share_;
 
   struct Counts {
     std::atomic<uint64_t> hits = 0, misses = 0, hit_bytes = 0, puts = 0, put_bytes = 0, puts_refused = 0,
                           evicted = 0, evicted_bytes = 0, expired = 0, erased = 0, chunks_given = 0,
-                          parts_adopted = 0, spilled = 0, spill_hits = 0, spill_dropped = 0;
+                          parts_adopted = 0, spilled = 0, spill_hits = 0, spill_dropped = 0, local_hits = 0,
+                          local_hit_bytes = 0, local_copied = 0, local_stale = 0;
   } counts_;
   static void add(std::atomic<uint64_t>& count, uint64_t value = 1) {
     count.fetch_add(value, std::memory_order_relaxed);
@@ -284,6 +302,7 @@ KvSpaceOf<Memory>::~KvSpaceOf() {
     tender_->wakes.notify_all();
     tender_->thread.join();
   }
+  if (local() != nullptr) local()->leave(*local_share_);
   if (own() != nullptr) {
     own()->release();
     options_.ownership->release(own()->part());
@@ -378,6 +397,7 @@ template <typename Memory>
 Result<uint64_t> KvSpaceOf<Memory>::get(const KvNamespace& name_space, const KvGet& get) {
   TERRACE_RETURN_IF_ERROR(check_key(get.key));
   const kv::BlockKey key = kv::key_of(kv::namespace_hash(name_space.name()), get.key);
+  if (auto copied = get_local(name_space, get, key)) return std::move(*copied);
   for (int attempt = 0; attempt < 4; ++attempt) {
     Block block;
     const Outcome outcome = find(key, &block);
@@ -406,6 +426,7 @@ Result<uint64_t> KvSpaceOf<Memory>::copy_found(const KvNamespace& name_space, co
   if (outcome == Outcome::gone) return not_found(get.key);
   if (outcome != Outcome::done) return error_of(outcome, get.key);
   if (!kv::has_names(there, name_space.name(), get.key)) return error_of(Outcome::corrupt, get.key);
+  keep_local(name_space, block, get.into.first(block.bytes), there);
   note_use(block);
   add(counts_.hits);
   add(counts_.hit_bytes, block.bytes);
@@ -434,8 +455,13 @@ template <typename Memory>
 Result<KvView> KvSpaceOf<Memory>::view(const KvNamespace& name_space, std::string_view key) {
   TERRACE_RETURN_IF_ERROR(check_key(key));
   if (forked()) return in_child();
-  TERRACE_RETURN_IF_ERROR(can_hold());
   const kv::BlockKey hash = kv::key_of(kv::namespace_hash(name_space.name()), key);
+  Block now;
+  if (kv::LocalRef copy = find_local(name_space, key, hash, &now)) {
+    count_local_hit(*copy, now);
+    return view_of(std::move(copy));
+  }
+  TERRACE_RETURN_IF_ERROR(can_hold());
   for (int attempt = 0; attempt < 4; ++attempt) {
     Block block;
     Outcome outcome = find(hash, &block);
@@ -444,6 +470,12 @@ Result<KvView> KvSpaceOf<Memory>::view(const KvNamespace& name_space, std::strin
     if (outcome != Outcome::done) {
       add(counts_.misses);
       return error_of(outcome, key);
+    }
+    if (kv::LocalRef copy = copy_local(name_space, key, block)) {
+      note_use(block);
+      add(counts_.hits);
+      add(counts_.hit_bytes, block.bytes);
+      return view_of(std::move(copy));
     }
     const std::optional<uint32_t> pin = pins().hold(coherence::pin_word(block.part, block.record, 0));
     if (!pin) return error_of(Outcome::full, key);
@@ -543,6 +575,7 @@ Status KvSpaceOf<Memory>::take_part() {
 }  // namespace terrace
 
 #include "libclient/kv/kv_erase_inl.h"
+#include "libclient/kv/kv_local_inl.h"
 #include "libclient/kv/kv_policy_inl.h"
 #include "libclient/kv/kv_put_inl.h"
 #include "libclient/kv/kv_show_inl.h"

@@ -40,29 +40,19 @@ struct KvStep {
 #define KV_STEP(name) \
   { Step::name, #name, 1 }
 constexpr KvStep kv_steps[] = {
-    KV_STEP(pins_invalidated),
-    KV_STEP(data_written_back),
-    KV_STEP(data_before_flip),
-    KV_STEP(flip_written_back),
-    KV_STEP(flip_before_return),
-    KV_STEP(record_invalidated),
-    KV_STEP(record_before_look),
-    KV_STEP(data_invalidated),
-    KV_STEP(data_before_read),
-    {Step::read_before_recheck, "read_before_recheck", 2014},
-    KV_STEP(recheck_invalidated),
-    KV_STEP(recheck),
-    KV_STEP(pin_written_back),
-    KV_STEP(pin_before_recheck),
-    KV_STEP(pin_recheck),
-    KV_STEP(claim_written_back),
-    KV_STEP(claim_look),
-    KV_STEP(claims_invalidated),
-    KV_STEP(retire_before_pins),
-    KV_STEP(retire_pin_check),
-    KV_STEP(gone_written_back),
-    KV_STEP(gone_before_reuse),
-    KV_STEP(take_over_invalidated),
+    KV_STEP(pins_invalidated),    KV_STEP(data_written_back),
+    KV_STEP(data_before_flip),    KV_STEP(flip_written_back),
+    KV_STEP(flip_before_return),  KV_STEP(record_invalidated),
+    KV_STEP(record_before_look),  KV_STEP(data_invalidated),
+    KV_STEP(data_before_read),    {Step::read_before_recheck, "read_before_recheck", 2014},
+    KV_STEP(recheck_invalidated), KV_STEP(recheck),
+    KV_STEP(pin_written_back),    KV_STEP(pin_before_recheck),
+    KV_STEP(pin_recheck),         KV_STEP(copy_invalidated),
+    KV_STEP(copy_before_look),    KV_STEP(copy_look),
+    KV_STEP(claim_written_back),  KV_STEP(claim_look),
+    KV_STEP(claims_invalidated),  KV_STEP(retire_before_pins),
+    KV_STEP(retire_pin_check),    KV_STEP(gone_written_back),
+    KV_STEP(gone_before_reuse),   KV_STEP(take_over_invalidated),
 };
 
 }  // namespace
@@ -75,10 +65,11 @@ TEST_CASE("no block is torn, stale, lost or moved, whatever caches and deaths do
   CHECK_MESSAGE(failure.empty(), failure);
   MESSAGE(counts.reads, " reads, ", counts.puts, " puts, ", counts.pins, " pins, ", counts.removals,
           " removals, ", counts.deaths, " deaths, ", counts.take_overs, " take-overs, ", counts.without_room,
-          " without room");
+          " without room, ", counts.copies, " reads of copies");
   CHECK(counts.pins > 1000);
   CHECK(counts.deaths > 200);
   CHECK(counts.removals > 1000);
+  CHECK(counts.copies > 1000);
 }
 
 TEST_CASE("each step that is left out does damage") {

@@ -43,6 +43,7 @@ void KvWorldCounts::add(const KvWorldCounts& more) {
   power_cuts += more.power_cuts;
   take_overs += more.take_overs;
   without_room += more.without_room;
+  copies += more.copies;
   compared += more.compared;
   compared_in_place += more.compared_in_place;
 }
@@ -53,6 +54,7 @@ KvWorld::KvWorld(uint64_t seed, Step left_out)
       hosts_(static_cast<uint32_t>(prng_.between(1, 3))),
       keys_(static_cast<uint32_t>(prng_.between(1, 8))),
       views_most_(prng_.below(4)),
+      copies_(seed % 4 == 1),
       fabric_(4096 + kv_parts * 4096 + 4096 * prng_.between(1, 2), hosts_, seed ^ 0x5eed),
       parts_(kv_parts) {
   geometry_ = kv_geometry(fabric_.memory(), prng_.chance(1, 4));
@@ -228,6 +230,7 @@ void KvActor::put() {
 void KvActor::read() {
   const auto key = static_cast<uint32_t>(prng_.below(world_.keys_));
   const uint64_t begin = world_.now_;
+  if (read_copy(key, begin)) return;
   kv::Block block;
   Outcome outcome = find(kv_hash(key), &block);
   if (outcome == Outcome::done) {
@@ -236,12 +239,26 @@ void KvActor::read() {
     if (outcome == Outcome::done) {
       if (!kv::has_names(name, "", kv_key(key))) return world_.fail("torn: another name");
       (void)check_bytes(key, begin, block, bytes);
+      copies_[key] = {.block = block, .bytes = {bytes.begin(), bytes.end()}};
     } else if (outcome == Outcome::gone) {
       return;
     }
   }
   check_found(key, begin, outcome);
   ++world_.counts_.reads;
+}
+
+// As a space does with local copies, however old they are.
+bool KvActor::read_copy(uint32_t key, uint64_t begin) {
+  const auto copy = copies_.find(key);
+  if (!world_.copies_ || copy == copies_.end() || prng_.chance(1, 8)) return false;
+  if (!reader_.is_still(&copy->second.block)) {
+    copies_.erase(copy);
+    return false;
+  }
+  (void)check_bytes(key, begin, copy->second.block, copy->second.bytes);
+  ++world_.counts_.copies;
+  return true;
 }
 
 void KvActor::check_found(uint32_t key, uint64_t begin, Outcome outcome) {

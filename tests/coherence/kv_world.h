@@ -23,7 +23,7 @@ namespace terrace::coherence {
 
 struct KvWorldCounts {
   uint64_t operations = 0, reads = 0, puts = 0, pins = 0, removals = 0, deaths = 0, power_cuts = 0,
-           take_overs = 0, without_room = 0;
+           take_overs = 0, without_room = 0, copies = 0;  // copies: reads that one answered
   uint64_t compared = 0, compared_in_place = 0;  // blocks whose bytes were; the second are part of the first
 
   void add(const KvWorldCounts& more);
@@ -70,6 +70,7 @@ class KvWorld {
   Prng prng_;
   const uint32_t hosts_, keys_;
   const uint64_t views_most_;  // of one program
+  const bool copies_;          // programs read blocks from copies that they made before
   Geometry geometry_;
   Fabric fabric_;
   std::vector<Part> parts_;
@@ -100,6 +101,7 @@ class KvActor {
   void operate();
   void put();
   void read();
+  bool read_copy(uint32_t key, uint64_t begin);
   void view();
   void use_view();
   void remove();
@@ -116,6 +118,11 @@ class KvActor {
   std::unique_ptr<kv::BlockPart<EmulatedHost>> own_;
   std::optional<uint32_t> part_;
   std::vector<View> views_;
+  struct Copy {
+    kv::Block block;
+    std::vector<std::byte> bytes;
+  };
+  std::map<uint32_t, Copy> copies_;  // in its own memory, by key
   // Of copies, which may still happen until the next barrier.
   alignas(64) std::byte bytes_[256];
   alignas(64) std::byte name_[64];

@@ -3,6 +3,7 @@
 #include "bindings/python/kv/kv.h"
 #include "bindings/python/memory.h"
 #include "bindings/python/values.h"
+#include "terrace/kv_local.h"
 #include "terrace/kv_spill.h"
 
 namespace terrace::python {
@@ -49,8 +50,14 @@ void add_spill(KvAttachOptions& options, const py::object& folder, uint64_t byte
       take(without_gil([&] { return KvSpill::open(path, {.bytes = bytes, .puts = options.puts}); }));
 }
 
+// 0 bytes: without.
+void add_local(KvAttachOptions& options, uint64_t bytes) {
+  if (bytes != 0) options.local = take(KvLocal::open({.bytes = bytes}));
+}
+
 KvSpaceObject attach(const py::object& given, const std::string& name_space, const py::object& fd, bool puts,
-                     uint64_t host, bool tends_itself, const py::object& spill, uint64_t spill_bytes) {
+                     uint64_t host, bool tends_itself, const py::object& spill, uint64_t spill_bytes,
+                     uint64_t local_bytes) {
   Memory memory = memory_of(given, kv_where);
   KvAttachOptions options{.puts = puts, .host = host, .tends_itself = tends_itself};
   if (!fd.is_none())
@@ -61,15 +68,18 @@ KvSpaceObject attach(const py::object& given, const std::string& name_space, con
     raise_invalid(
         "whoever puts blocks locks a part in the memory's file: give its descriptor, fd=, or puts=False");
   add_spill(options, spill, spill_bytes);
+  add_local(options, local_bytes);
   return attach_memory(std::move(memory), std::move(options), name_space);
 }
 
 KvSpaceObject open_file(const py::object& path, const std::string& name_space, bool puts, uint64_t host,
-                        bool tends_itself, const py::object& spill, uint64_t spill_bytes) {
+                        bool tends_itself, const py::object& spill, uint64_t spill_bytes,
+                        uint64_t local_bytes) {
   Memory memory = memory_of_file(path_of(path), std::nullopt, kv_where);
   KvAttachOptions options{.puts = puts, .host = host, .tends_itself = tends_itself};
   options.ownership = take(ownership_by_locks(memory.file.get()));
   add_spill(options, spill, spill_bytes);
+  add_local(options, local_bytes);
   return attach_memory(std::move(memory), std::move(options), name_space);
 }
 
@@ -181,24 +191,27 @@ py::object stat(const KvSpaceObject& self) {
   const auto space = self.open();
   const KvStat told = take(without_gil([&] { return space->stat(); }));
   const auto& [data_bytes, free_bytes, blocks, block_bytes, blocks_max, max_block_bytes, coherence, checksums,
-               parts, budgets, kept_bytes] = told;
+               parts, budgets, kept_bytes, local_blocks, local_bytes, local_max_bytes] = told;
   py::list part_infos, budget_uses;
   for (const KvBudgetUse& use : budgets)
     budget_uses.append(py::make_tuple(budget_of(use.budget), use.used_bytes));
   for (const KvPartInfo& part : parts) part_infos.append(part_info(part));
   const bool coherent = coherence == SpaceCoherence::coherent;
-  return named("KvStat",
-               py::dict(py::arg("data_bytes") = data_bytes, py::arg("free_bytes") = free_bytes,
-                        py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
-                        py::arg("blocks_max") = blocks_max, py::arg("max_block_bytes") = max_block_bytes,
-                        py::arg("coherence") = coherent ? "coherent" : "noncoherent",
-                        py::arg("checksums") = checksums, py::arg("parts") = part_infos,
-                        py::arg("budgets") = budget_uses, py::arg("kept_bytes") = kept_bytes));
+  return named(
+      "KvStat",
+      py::dict(py::arg("data_bytes") = data_bytes, py::arg("free_bytes") = free_bytes,
+               py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
+               py::arg("blocks_max") = blocks_max, py::arg("max_block_bytes") = max_block_bytes,
+               py::arg("coherence") = coherent ? "coherent" : "noncoherent", py::arg("checksums") = checksums,
+               py::arg("parts") = part_infos, py::arg("budgets") = budget_uses,
+               py::arg("kept_bytes") = kept_bytes, py::arg("local_blocks") = local_blocks,
+               py::arg("local_bytes") = local_bytes, py::arg("local_max_bytes") = local_max_bytes));
 }
 
 py::object counters(const KvSpaceObject& self) {
   const auto [hits, misses, hit_bytes, puts, put_bytes, puts_refused, evicted, evicted_bytes, expired, erased,
-              chunks_given, parts_adopted, spilled, spill_hits, spill_dropped] = self.open()->counters();
+              chunks_given, parts_adopted, spilled, spill_hits, spill_dropped, local_hits, local_hit_bytes,
+              local_copied, local_evicted, local_stale] = self.open()->counters();
   return named(
       "KvCounters",
       py::dict(py::arg("hits") = hits, py::arg("misses") = misses, py::arg("hit_bytes") = hit_bytes,
@@ -206,7 +219,10 @@ py::object counters(const KvSpaceObject& self) {
                py::arg("evicted") = evicted, py::arg("evicted_bytes") = evicted_bytes,
                py::arg("expired") = expired, py::arg("erased") = erased, py::arg("chunks_given") = chunks_given,
                py::arg("parts_adopted") = parts_adopted, py::arg("spilled") = spilled,
-               py::arg("spill_hits") = spill_hits, py::arg("spill_dropped") = spill_dropped));
+               py::arg("spill_hits") = spill_hits, py::arg("spill_dropped") = spill_dropped,
+               py::arg("local_hits") = local_hits, py::arg("local_hit_bytes") = local_hit_bytes,
+               py::arg("local_copied") = local_copied, py::arg("local_evicted") = local_evicted,
+               py::arg("local_stale") = local_stale));
 }
 
 py::object verify(const KvSpaceObject& self) {
@@ -233,13 +249,15 @@ void add_making(KvSpaceClass& spaces) {
       .def_static("attach", &attach, py::arg("memory"), py::kw_only(), py::arg("namespace") = "",
                   py::arg("fd") = py::none(), py::arg("puts") = true, py::arg("host") = 0,
                   py::arg("tends_itself") = true, py::arg("spill") = py::none(), py::arg("spill_bytes") = 0,
+                  py::arg("local_bytes") = 0,
                   "Opens the space in a lease, or in other memory. spill: a folder of a local disk, where "
                   "evicted blocks "
-                  "go, of so many bytes. puts: whether it takes a part with its first "
+                  "go, of so many bytes. local_bytes: for copies of hot blocks in this process's own memory. "
+                  "puts: whether it takes a part with its first "
                   "put(); fd: the memory's file, where it is no lease's; namespace: of calls that name none.")
       .def_static("open", &open_file, py::arg("path"), py::kw_only(), py::arg("namespace") = "",
                   py::arg("puts") = true, py::arg("host") = 0, py::arg("tends_itself") = true,
-                  py::arg("spill") = py::none(), py::arg("spill_bytes") = 0,
+                  py::arg("spill") = py::none(), py::arg("spill_bytes") = 0, py::arg("local_bytes") = 0,
                   "Opens the space in a file, for example of /dev/shm.")
       .def(
           "close", [](KvSpaceObject& self) { self.space.reset(); },

@@ -946,17 +946,19 @@ class KvSpace:
     @staticmethod
     def attach(
         memory: Union[Lease, Mapping, Buffer], *, namespace: str = '', fd: Optional[int] = None, puts: bool = True,
-        host: int = 0, tends_itself: bool = True, spill: Union[str, PathLike[Any], None] = None, spill_bytes: int = 0
+        host: int = 0, tends_itself: bool = True, spill: Union[str, PathLike[Any], None] = None, spill_bytes: int = 0,
+        local_bytes: int = 0
     ) -> KvSpace:
         """Opens the space in a lease, or in other memory. spill: a folder of a local disk, where evicted blocks go,
-        of so many bytes. puts: whether it takes a part with its first put(); fd: the memory's file, where it is no
-        lease's; namespace: of calls that name none.
+        of so many bytes. local_bytes: for copies of hot blocks in this process's own memory. puts: whether it
+        takes a part with its first put(); fd: the memory's file, where it is no lease's; namespace: of calls that
+        name none.
         """
 
     @staticmethod
     def open(
         path: Union[str, PathLike[Any]], *, namespace: str = '', puts: bool = True, host: int = 0, tends_itself: bool
-        = True, spill: Union[str, PathLike[Any], None] = None, spill_bytes: int = 0
+        = True, spill: Union[str, PathLike[Any], None] = None, spill_bytes: int = 0, local_bytes: int = 0
     ) -> KvSpace:
         """Opens the space in a file, for example of /dev/shm."""
 

@@ -343,12 +343,17 @@ class KvStat(NamedTuple):
     parts: List[KvPartInfo]
     budgets: List[Tuple[KvBudget, int]]
     kept_bytes: int
+    local_blocks: int
+    local_bytes: int
+    local_max_bytes: int
 
 
 class KvCounters(NamedTuple):
     """What a process did with a KV space. puts_refused: no room, also after waiting. chunks_given: to processes that
     needed room. parts_adopted: dead or left ones, to evict from. spilled: evicted blocks that went to the spill
-    folder; spill_hits: of the hits, from there; spill_dropped: that it did not take."""
+    folder; spill_hits: of the hits, from there; spill_dropped: that it did not take. local_hits: of the hits, from
+    copies in this process; local_copied: blocks that got one; local_evicted: copies that made room for others;
+    local_stale: copies whose block was gone."""
 
     hits: int
     misses: int
@@ -365,6 +370,11 @@ class KvCounters(NamedTuple):
     spilled: int
     spill_hits: int
     spill_dropped: int
+    local_hits: int
+    local_hit_bytes: int
+    local_copied: int
+    local_evicted: int
+    local_stale: int
 
 
 class KvVerified(NamedTuple):

@@ -180,14 +180,18 @@ Progress Commands::info(Call& call) {
   text += line("uptime_in_seconds", (monotonic_ns() - figures_.started_ns) / 1'000'000'000);
   text += "\r\n# Clients\r\n" + line("connected_clients", figures_.connections);
   text += "\r\n# Memory\r\n" + line("used_memory", stat->block_bytes) + line("maxmemory", stat->data_bytes) +
-          line("free_memory", stat->free_bytes) + line("max_block_bytes", stat->max_block_bytes);
+          line("free_memory", stat->free_bytes) + line("max_block_bytes", stat->max_block_bytes) +
+          line("local_memory", stat->local_bytes) + line("local_maxmemory", stat->local_max_bytes);
   text += "\r\n# Stats\r\n" + line("total_connections_received", figures_.connections_total) +
           line("rejected_connections", figures_.connections_refused) +
           line("total_commands_processed", figures_.commands) + line("keyspace_hits", counted.hits) +
           line("keyspace_misses", counted.misses) + line("keyspace_hit_bytes", counted.hit_bytes) +
           line("puts", counted.puts) + line("put_bytes", counted.put_bytes) +
           line("puts_refused", counted.puts_refused) + line("evicted_keys", counted.evicted) +
-          line("expired_keys", counted.expired) + line("erased_keys", counted.erased);
+          line("expired_keys", counted.expired) + line("erased_keys", counted.erased) +
+          line("local_hits", counted.local_hits) + line("local_hit_bytes", counted.local_hit_bytes) +
+          line("local_copied", counted.local_copied) + line("local_evicted", counted.local_evicted) +
+          line("local_stale", counted.local_stale);
   text += "\r\n# Space\r\nnamespace:" + options_.name_space.name() + "\r\n" + line("blocks", stat->blocks) +
           line("blocks_max", stat->blocks_max) + line("read_only", options_.read_only ? 1 : 0);
   call.replies.text_for_people(text);

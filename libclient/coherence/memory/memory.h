@@ -56,6 +56,11 @@ enum class Step : uint8_t {
   live_written_back,   // a tensor that nobody finds
   live_before_return,  // create() returns before others can find it
 
+  // Using a copy of a block that this process made before.
+  copy_invalidated,  // a block that is gone is read from its copy
+  copy_before_look,  // the same
+  copy_look,         // the same
+
   // Claiming chunks of the data.
   claim_written_back,  // two parts have one chunk: two tensors in one place
   claim_before_look,   // the same

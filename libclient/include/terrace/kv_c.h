@@ -58,6 +58,8 @@ struct terrace_kv_attach_options {
    * (kv_spill.h). NULL: none. It is closed with the space. */
   const char* spill_folder;
   uint64_t spill_bytes; /* its budget, for all processes of the host together. 0: what the folder has */
+  /* For copies of hot blocks in this process's own memory (kv_local.h). 0: none; else at least 1 MiB. */
+  uint64_t local_bytes;
 };
 
 /* memory: 64-byte aligned, nobody has it attached. options: NULL for the defaults, here and below. */
@@ -241,6 +243,8 @@ struct terrace_kv_stat {
   const struct terrace_kv_part_info* const* parts;
   size_t part_count;
   uint64_t kept_bytes; /* of blocks that the policy keeps */
+  /* Copies in this process, and what they may have. */
+  uint64_t local_blocks, local_bytes, local_max_bytes;
 };
 
 /* Since this holder attached. */
@@ -251,6 +255,8 @@ struct terrace_kv_counters {
   uint64_t evicted, evicted_bytes, expired, erased;
   uint64_t chunks_given, parts_adopted;
   uint64_t spilled, spill_hits, spill_dropped;
+  uint64_t local_hits, local_hit_bytes; /* of the hits, from copies in this process */
+  uint64_t local_copied, local_evicted, local_stale;
 };
 
 struct terrace_kv_verified {

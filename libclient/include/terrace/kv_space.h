@@ -76,6 +76,10 @@ struct KvFormatOptions {
 };
 
 class KvSpill;  // terrace/kv_spill.h
+class KvLocal;  // terrace/kv_local.h
+namespace kv {
+struct LocalCopy;
+}
 
 struct KvAttachOptions {
   // The source of the right to own a part or a seat. None: this holder gets copies only, and puts nothing.
@@ -88,6 +92,8 @@ struct KvAttachOptions {
   // Where blocks go that are evicted because of room, and where those are looked for that are not in the space. A get
   // that finds one there for the second time, and each view, puts it back into the space.
   std::shared_ptr<KvSpill> spill = nullptr;
+  // Where copies of hot blocks are, in this process's own memory: get() and view() answer from them.
+  std::shared_ptr<KvLocal> local = nullptr;
 };
 
 struct KvPutOptions {
@@ -99,7 +105,7 @@ struct KvPutOptions {
   std::optional<bool> checksum = std::nullopt;  // nothing: as the space was formatted
 };
 
-// A block that is read in place: its bytes stay while this lives. When the process ends so does this.
+// A block that is read in place, or its local copy: its bytes stay while this lives. When the process ends so does this.
 //
 // Ownership  Uses the space, which must outlive it.
 class KvView {
@@ -109,7 +115,8 @@ class KvView {
   KvView& operator=(KvView&& other) noexcept;
   ~KvView() { reset(); }
 
-  std::span<const std::byte> bytes() const { return bytes_; }  // 64-byte aligned; SIGBUS when the lease ends
+  // 64-byte aligned; SIGBUS when the lease ends. Of a local copy they lie outside of the space's memory, and stay.
+  std::span<const std::byte> bytes() const { return bytes_; }
   void reset();
 
  private:
@@ -117,6 +124,7 @@ class KvView {
   friend class KvSpaceOf;
   class KvSpace* space_ = nullptr;
   uint32_t pin_ = 0;
+  kv::LocalCopy* copy_ = nullptr;  // in the place of space and pin
   std::span<const std::byte> bytes_;
 };
 
@@ -215,6 +223,8 @@ struct KvStat {
   std::vector<KvPartInfo> parts = {};
   std::vector<KvBudgetUse> budgets = {};
   uint64_t kept_bytes = 0;  // of blocks that the policy keeps
+  // Of this process: copies of this space's blocks, and what copies of all of its spaces may have.
+  uint64_t local_blocks = 0, local_bytes = 0, local_max_bytes = 0;
 };
 
 // What this holder did since it attached.
@@ -229,6 +239,10 @@ struct KvCounters {
   uint64_t spilled = 0;        // evicted blocks that were given to the spill
   uint64_t spill_hits = 0;     // of the hits, that came from there
   uint64_t spill_dropped = 0;  // evicted blocks that it did not take: its queue was full, or its disk fails
+  uint64_t local_hits = 0, local_hit_bytes = 0;  // of the hits, from local copies
+  uint64_t local_copied = 0;                     // blocks that got one
+  uint64_t local_evicted = 0;                    // copies that made room for others
+  uint64_t local_stale = 0;                      // copies whose block was gone when they were asked for
 };
 
 struct KvVerified {

@@ -171,6 +171,24 @@ class Serving:
             self.assertEqual(b.ask("SET", "a2", "the owner has left"), "OK")
             self.assertEqual(b.ask("GET", "a2"), b"the owner has left")
 
+    def test_hot_blocks_are_served_from_local_copies(self):
+        where = self.new_space()
+        self.assertIn("1 MiB", self.kv("serve", where, "--local", "1K", json=False, check=USAGE).err)
+        server, other = self.serve("--local", "4M", where=where), self.serve(where=where)
+        with server.client() as client, other.client() as changer:
+            changer.ask("SET", "hot", b"bytes" * 1000)
+            for _ in range(5):
+                self.assertEqual(client.ask("GET", "hot"), b"bytes" * 1000)
+            lines = dict(line.split(":", 1) for line in client.ask("INFO").decode().splitlines() if ":" in line)
+            self.assertGreaterEqual(int(lines["local_hits"]), 3)
+            self.assertEqual(lines["local_maxmemory"], str(4 * MIB))
+            self.assertGreaterEqual(int(lines["local_memory"]), 5000)
+            changer.ask("SET", "hot", b"changed")
+            for _ in range(4):
+                self.assertEqual(client.ask("GET", "hot"), b"changed")
+            changer.ask("DEL", "hot")
+            self.assertIsNone(client.ask("GET", "hot"))
+
     def test_evicted_blocks_are_served_from_a_spill(self):
         folder = tempfile.TemporaryDirectory(prefix="terrace-spill-")
         self.addCleanup(folder.cleanup)

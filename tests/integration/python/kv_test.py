@@ -258,6 +258,27 @@ class InAFile(unittest.TestCase):
         with self.assertRaises(ValueError):
             array[0] = 1
 
+    def test_hot_blocks_have_local_copies(self):
+        with self.assertRaises(terrace.InvalidArgument):
+            kv.KvSpace.open(self.path, local_bytes=1)
+        self.space.put("hot", b"bytes" * 1000)
+        with kv.KvSpace.open(self.path, namespace="n", puts=False, local_bytes=4 * MIB) as reader:
+            for _ in range(4):
+                self.assertEqual(reader.get("hot"), b"bytes" * 1000)
+            counters, stat = reader.counters(), reader.stat()
+            self.assertEqual((counters.local_hits, counters.local_hit_bytes, counters.local_copied), (2, 10_000, 1))
+            self.assertEqual((counters.local_evicted, counters.local_stale), (0, 0))
+            self.assertEqual((stat.local_blocks, stat.local_max_bytes), (1, 4 * MIB))
+            self.assertGreaterEqual(stat.local_bytes, 5000)
+            with reader.view("hot") as view:
+                self.space.erase("hot")
+                self.assertEqual(bytes(view), b"bytes" * 1000)
+            self.assertIsNone(reader.get("hot"))
+            self.space.put("hot", b"other")
+            self.assertEqual(reader.get("hot"), b"other")
+            self.assertEqual(reader.counters().local_stale, 1)
+        self.assertEqual(self.space.stat().local_max_bytes, 0)
+
     def test_evicted_blocks_come_back_from_a_spill(self):
         folder = tempfile.TemporaryDirectory(prefix="terrace-spill-")
         self.addCleanup(folder.cleanup)

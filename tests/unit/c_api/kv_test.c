@@ -312,6 +312,31 @@ static void evicted_ones_are_in_a_folder(int fd) {
   CHECK(system(name) == 0);
 }
 
+static void hot_blocks_have_local_copies(int fd) {
+  struct terrace_kv_attach_options options = {.size = sizeof options, .reads_only = 1, .local_bytes = 1};
+  terrace_kv* kv = NULL;
+  CHECK_FAILS(terrace_kv_attach_fd(fd, &options, &kv), TERRACE_INVALID_ARGUMENT, "1 MiB");
+  options.local_bytes = 1 << 20;
+  MUST(terrace_kv_attach_fd(fd, &options, &kv));
+  for (int time = 0; time < 4; ++time) {
+    char copy[4];
+    MUST(terrace_kv_get(kv, NULL, "last", 4, copy, sizeof copy, NULL));
+    CHECK(memcmp(copy, "last", 4) == 0);
+  }
+  struct terrace_kv_counters counters = {.size = sizeof counters};
+  MUST(terrace_kv_get_counters(kv, &counters));
+  CHECK(counters.local_hits == 2 && counters.local_hit_bytes == 8 && counters.local_copied == 1);
+  CHECK(counters.local_evicted == 0 && counters.local_stale == 0);
+  struct terrace_kv_stat stat = {.size = sizeof stat};
+  MUST(terrace_kv_get_stat(kv, &stat));
+  CHECK(stat.local_blocks == 1 && stat.local_bytes >= 4 && stat.local_max_bytes == 1 << 20);
+  terrace_kv_view* view = NULL;
+  MUST(terrace_kv_get_view(kv, NULL, "last", 4, &view));
+  terrace_kv_free(kv);
+  CHECK(memcmp(terrace_kv_view_data(view), "last", 4) == 0);
+  terrace_kv_view_free(view);
+}
+
 void kv_tests(void) {
   const int fd = memfd_create("kv", MFD_CLOEXEC);
   CHECK(fd >= 0 && ftruncate(fd, (off_t)BYTES) == 0);
@@ -341,6 +366,7 @@ void kv_tests(void) {
   terrace_kv_view_free(view);
   terrace_kv_free(NULL);
   who_has_no_ownership_gets_copies(fd);
+  hot_blocks_have_local_copies(fd);
   evicted_ones_are_in_a_folder(fd);
   close(fd);
 }
