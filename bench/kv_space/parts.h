@@ -14,6 +14,7 @@ void measure_recovery(const Sizes& sizes, Figures& figures);  // recovery.cc: af
 void measure_others(const Sizes& sizes, Figures& figures);    // others.cc: beside redis, files, memcached
 void measure_spill(const Sizes& sizes,
                    Figures& figures);  // spill.cc: a spill folder over plain reads and writes
+void measure_local(const Sizes& sizes, Figures& figures);  // local.cc: local copies beside the space's memory
 // Whether no block was wrong.
 bool check_blocks(const Sizes& sizes, Figures& figures);  // checked.cc
 

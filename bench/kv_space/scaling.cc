@@ -69,7 +69,7 @@ void measure_scaling(const Sizes& sizes, Figures& figures) {
                            .blocks = blocks,
                            .block_bytes = medium});
   workers.run_all("scale");
-  std::vector<double> ones, gets, copies, by_cpu;
+  std::vector<double> ones, gets, copies, by_cpu, over_copies;
   for (int round = 0; round < sizes.rounds; ++round) {
     double all_gets = 0, all_copies = 0, all_by_cpu = 0;
     for (const Tally& tally : workers.control().workers) {
@@ -82,11 +82,14 @@ void measure_scaling(const Sizes& sizes, Figures& figures) {
     gets.push_back(all_gets / alone.first[round]);
     by_cpu.push_back(all_by_cpu / alone.by_cpu[round]);
     copies.push_back(all_copies / alone.second[round]);
+    over_copies.push_back(gets.back() / copies.back());
   }
   figures.detail("kv_get_ops_per_s_1", median(ones));
   // Of a call in the processor time it takes: 1 is as fast beside three others as alone, whoever else has work to do.
   figures.detail("kv_ops_per_cpu_s_scaling", median(by_cpu));
   figures.detail("memcpy_scaling", median(copies));
+  // Of the same round: 1 is as far as plain copies by as many processes go here.
+  figures.detail("kv_ops_scaling_over_memcpy_scaling", median(over_copies));
   figures.at_least("kv_ops_per_s_scaling", median(gets), 1.6);
 }
 
