@@ -47,6 +47,7 @@ class BlockPart {
         geometry_(geometry),
         reader_(memory, geometry),
         part_(part),
+        records_(geometry.block(part, 0)),
         epoch_(epoch),
         host_(host),
         is_dead_(std::move(is_dead)),
@@ -108,7 +109,7 @@ class BlockPart {
       return part->geometry_.home(part->memory_.load(&part->record(index)->key[0]));
     }
   };
-  layout::BlockRecord* record(uint32_t index) const { return geometry_.block(part_, index); }
+  layout::BlockRecord* record(uint32_t index) const { return records_ + index; }
   uint64_t word(uint32_t index) const { return memory_.load(&record(index)->word); }
   void set_word(uint32_t index, uint64_t word, Step written_back) {
     memory_.store(&record(index)->word, word);
@@ -120,7 +121,8 @@ class BlockPart {
     return memory_.performs(check) &&
            coherence::anybody_pinned(memory_, geometry_, part_, index, std::nullopt, is_dead_);
   }
-  bool repair(uint32_t index) TERRACE_REQUIRES(mutex_);
+  void repair_all(uint32_t from, uint32_t to, uint64_t* link_steps) TERRACE_REQUIRES(mutex_);
+  bool repair(uint32_t index, const layout::BlockRecord& found) TERRACE_REQUIRES(mutex_);
   void make_gone(uint32_t index) TERRACE_REQUIRES(mutex_);
   void give_room(const Room& room, uint32_t index) TERRACE_REQUIRES(mutex_);
   void give_back(uint32_t chunk) TERRACE_REQUIRES(mutex_);
@@ -128,11 +130,13 @@ class BlockPart {
   void store_record(uint32_t index, const layout::BlockRecord& copy) TERRACE_REQUIRES(mutex_);
 
   static constexpr uint32_t no_record = ~0u;
+  static constexpr uint32_t repaired_at_once = 64;
 
   Memory memory_;
   const Geometry geometry_;
   BlockReader<Memory> reader_;
   const uint32_t part_;
+  layout::BlockRecord* const records_;  // for a take-over, which asks for a place millions of times
   const uint64_t epoch_;
   const uint64_t host_;
   const IsDead is_dead_;

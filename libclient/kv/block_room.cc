@@ -21,9 +21,13 @@ bool BlockRoom::note(uint64_t offset, uint64_t bytes, uint32_t record) {
   const uint32_t chunk = chunk_of(offset);
   Chunk& at = chunks_[chunk];
   if (!at.owned) return false;
-  at.noted.push_back({.begin = static_cast<uint32_t>((offset - chunk * chunk_bytes_) / line_bytes),
-                      .lines = static_cast<uint32_t>(bytes / line_bytes),
-                      .record = record});
+  notes_.push_back({.begin = static_cast<uint32_t>((offset - chunk * chunk_bytes_) / line_bytes),
+                    .lines = static_cast<uint32_t>(bytes / line_bytes),
+                    .record = record,
+                    .next = at.noted});
+  at.noted = static_cast<uint32_t>(notes_.size() - 1);
+  ++at.notes;
+  ++notes_left_;
   at.used_bytes += bytes;
   return true;
 }
@@ -37,10 +41,17 @@ void BlockRoom::build(uint32_t chunk, std::vector<uint32_t>* bad) {
   Chunk& at = chunks_[chunk];
   if (at.built) return;
   at.built = true;
-  std::sort(at.noted.begin(), at.noted.end(),
-            [](const Extent& left, const Extent& right) { return left.begin < right.begin; });
+  std::vector<Extent> extents;
+  extents.reserve(at.notes);
+  for (uint32_t note = at.noted; note != none; note = notes_[note].next) extents.push_back(notes_[note]);
+  notes_left_ -= at.notes;
+  if (notes_left_ == 0) notes_ = {};
+  // Of two in one place that of the first record stays.
+  std::sort(extents.begin(), extents.end(), [](const Extent& left, const Extent& right) {
+    return left.begin != right.begin ? left.begin < right.begin : left.record < right.record;
+  });
   uint64_t free_from = chunk * chunk_bytes_;
-  for (const Extent& extent : at.noted) {
+  for (const Extent& extent : extents) {
     const uint64_t offset = chunk * chunk_bytes_ + extent.begin * line_bytes;
     if (offset < free_from) {
       bad->push_back(extent.record);
@@ -52,7 +63,7 @@ void BlockRoom::build(uint32_t chunk, std::vector<uint32_t>* bad) {
   }
   const uint64_t end = (chunk + uint64_t{1}) * chunk_bytes_;
   if (free_from < end) at.holes.give(free_from, end - free_from);
-  at.noted = {};
+  at.noted = none;
 }
 
 std::optional<uint64_t> BlockRoom::take(uint64_t bytes, std::vector<uint32_t>* bad) {

@@ -17,6 +17,8 @@ class BlockRoom {
 
   // An empty chunk is the part's from now on.
   void own(uint32_t chunk);
+  // Once, before the first note(): so many at most.
+  void expect(uint32_t extents) { notes_.reserve(extents); }
   // A live extent that was found at a take-over. Whether its chunk is the part's.
   bool note(uint64_t offset, uint64_t bytes, uint32_t record);
   void disown(uint32_t chunk);  // which is empty
@@ -35,23 +37,28 @@ class BlockRoom {
   uint64_t free_bytes() const;  // in the part's chunks
 
  private:
-  // In lines of 64 bytes, from the chunk's begin: a take-over notes a million of them.
+  static constexpr uint32_t none = ~0u;
+  // In lines of 64 bytes, from the chunk's begin. A take-over notes a million of them, one behind the other: memory that is
+  // touched for the first time costs it more than all else, and vectors that grow have twice as much of it.
   struct Extent {
     uint32_t begin = 0, lines = 0;
     uint32_t record = 0;
+    uint32_t next = none;  // of the same chunk, in notes_
   };
   struct Chunk {
     bool owned = false;
     bool built = false;
     bool closed = false;
     uint64_t used_bytes = 0;
-    std::vector<Extent> noted;
+    uint32_t noted = none, notes = 0;
     coherence::FreeSpace holes;
   };
   void build(uint32_t chunk, std::vector<uint32_t>* bad);
 
   const uint64_t chunk_bytes_;
   std::vector<Chunk> chunks_;
+  std::vector<Extent> notes_;
+  uint32_t notes_left_ = 0;  // of chunks without holes yet
   uint32_t owned_ = 0;
   uint32_t last_ = 0;  // where there was room
 };
