@@ -408,6 +408,30 @@ class InAFile(unittest.TestCase):
         self.assertEqual(another.ask("put", "again", 1, 100), "True")
         self.assertEqual(self.space.get("again"), b"\1" * 100)
 
+    def test_local_copies_outlive_the_kill_of_an_owner_and_end_with_the_block(self):
+        other = Child(self, self.path)
+        with kv.KvSpace.open(self.path, namespace="n", local_bytes=8 * MIB) as reader:
+            for number in range(10):
+                self.assertEqual(other.ask("put", f"k{number}", number, 50000), "True")
+                for _ in range(3):
+                    self.assertTrue(reader.get(f"k{number}") == bytes([number]) * 50000)
+            self.assertEqual(reader.counters().local_hits, 10)
+            other.kill()
+            for number in range(10):
+                self.assertTrue(reader.get(f"k{number}") == bytes([number]) * 50000)
+            self.assertEqual(reader.counters().local_hits, 20)
+            wait_until(lambda: "dead" in [part.state for part in self.space.stat().parts], timeout=30)
+            heir = Child(self, self.path)  # takes the part over
+            self.assertEqual(heir.ask("put", "new", 1, 100), "True")
+            for number in range(10):
+                self.assertTrue(self.space.erase(f"k{number}", wait=30))
+                self.assertIsNone(reader.get(f"k{number}"))
+                self.assertEqual(heir.ask("put", f"k{number}", 100 + number, 50000), "True")
+                for _ in range(3):
+                    self.assertTrue(reader.get(f"k{number}") == bytes([100 + number]) * 50000)
+            self.assertEqual(reader.counters().local_stale, 10)
+            self.assertEqual(reader.counters().local_hits, 30)
+
     def test_other_threads_run_while_blocks_are_copied(self):
         block = os.urandom(500 * KIB)
         self.space.put("big", block)
