@@ -7,6 +7,9 @@
 //   copied, with its name                           its name is the one that was asked for
 //   found from then on                              only then is it given to anybody
 //
+// Invariant
+//   K4  what a copy gives was its block's while the call ran: live, not expired, not replaced, under the name that was asked for.
+//
 // A block's version never comes back, so a record that says what it said at the copy has the same bytes. Nothing in the space keeps a
 // block because of its copies, and nothing there knows of them.
 #pragma once
