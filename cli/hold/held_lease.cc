@@ -2,10 +2,15 @@
 #include "cli/hold/held_lease.h"
 
 #include <sys/signalfd.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
+#include "allocator/supply/proc.h"
 #include "cli/terminal/manager_place.h"
 #include "cli/terminal/verb.h"
 #include "terrace/words.h"
@@ -36,7 +41,32 @@ Result<std::shared_ptr<Lease>> grant(Session& session, const HoldArguments& argu
   return session.grant(request);
 }
 
+// By a path, say.
+bool another_process_has(int fd) {
+  struct stat memory {};
+  if (::fstat(fd, &memory) != 0) return false;
+  for (const pid_t pid : supply::all_processes())
+    if (pid != ::getpid() && has_memory(pid, memory)) return true;
+  return false;
+}
+
 }  // namespace
+
+bool has_memory(pid_t pid, const struct stat& memory) {
+  const auto ranges = supply::read_maps(pid);
+  if (std::any_of(ranges.begin(), ranges.end(), [&memory](const auto& range) {
+        return range.inode == memory.st_ino && range.device == memory.st_dev;
+      }))
+    return true;
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
+    struct stat status {};
+    if (::stat(entry.path().c_str(), &status) == 0 && status.st_ino == memory.st_ino &&
+        status.st_dev == memory.st_dev)
+      return true;
+  }
+  return false;
+}
 
 UniqueFd ending_signals() {
   sigset_t ends;
@@ -130,8 +160,9 @@ void HeldLease::give_back() {
   if (!granted_) {
     // An operator waits for its last holder to let go; others that still have it keep it until the grace is over.
     if (lease_->state() != LeaseState::revoking) return;
+    // The manager sees those that have it by a path, too, and waits for them.
     const Result<LeaseInfo> info = lease_->info();
-    if (!info.ok() || info->holders > 1) return;
+    if (!info.ok() || info->holders > 1 || another_process_has(lease_->fd())) return;
   }
   const Status released = lease_->release();
   if (!released.ok() && lease_->state() != LeaseState::lost)

@@ -6,6 +6,9 @@
 // Threads   The main thread; notices come on the session's.
 #pragma once
 
+#include <sys/stat.h>
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,8 +45,8 @@ class HeldLease {
 
   Lease& lease() { return *lease_; }
   const std::string& label() const { return label_; }
-  // Gives it back if it was granted here, or is being taken back and this was its last holder. Waits for the manager; what fails is said, not returned: the lease then ends
-  // with its TTL.
+  // Gives it back if it was granted here, or is being taken back and nobody else is seen to have it. Waits for the
+  // manager; what fails is said, not returned: the lease then ends with its TTL.
   void give_back();
   // Why it was lost, as the manager tells it.
   Error loss();
@@ -61,6 +64,10 @@ class HeldLease {
 
 // SIGINT, SIGTERM and SIGHUP as a descriptor, for a command that holds until it is told to end. Before any thread exists.
 UniqueFd ending_signals();
+
+// Whether the process has the memory, as fstat() tells of its descriptor, mapped or open. One that this user may not look into
+// counts as having none.
+bool has_memory(pid_t pid, const struct stat& memory);
 
 // A line on stderr, "terrace: ...".
 void say_of_lease(const std::string& text);

@@ -9,10 +9,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "allocator/supply/proc.h"
 #include "cli/hold/held_lease.h"
@@ -92,32 +90,16 @@ std::vector<std::string> environment_with(const Places& places, HeldLease& held)
 // What the program started and left, as long as it has the memory open or mapped.
 class MemoryUsers final : public Leftovers {
  public:
-  explicit MemoryUsers(const struct stat& memory) : device_(memory.st_dev), inode_(memory.st_ino) {}
+  explicit MemoryUsers(const struct stat& memory) : memory_(memory) {}
   bool in_use() override { return !processes().empty(); }
   std::vector<pid_t> processes() override {
     std::vector<pid_t> found = supply::descendants(::getpid());
-    std::erase_if(found, [this](pid_t pid) { return !maps(pid) && !has_open(pid); });
+    std::erase_if(found, [this](pid_t pid) { return !has_memory(pid, memory_); });
     return found;
   }
 
  private:
-  bool maps(pid_t pid) const {
-    const auto ranges = supply::read_maps(pid);
-    return std::any_of(ranges.begin(), ranges.end(),
-                       [this](const auto& range) { return range.inode == inode_ && range.device == device_; });
-  }
-  bool has_open(pid_t pid) const {
-    std::error_code gone;
-    for (const auto& entry :
-         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
-      struct stat status {};
-      if (::stat(entry.path().c_str(), &status) == 0 && status.st_ino == inode_ && status.st_dev == device_)
-        return true;
-    }
-    return false;
-  }
-
-  const uint64_t device_, inode_;
+  const struct stat memory_;
 };
 
 // A path is opened anew, as the user; the descriptor is as it was handed over. Who may not is admitted by the manager.

@@ -7,8 +7,11 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
 
 #include "cli/hold/held_lease.h"
 #include "cli/hold/hold_verbs.h"
@@ -72,23 +75,48 @@ bool input_has_ended(short events) {
   return got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN);
 }
 
-// Until a signal, the input's or the process's end, or the loss of the lease, of which `lost` tells.
-Status wait_for_end(const HoldingArguments& arguments, const UniqueFd& signals, const UniqueFd& process,
-                    const UniqueFd& lost, HeldLease& held) {
-  pollfd waits[] = {{.fd = signals.get(), .events = POLLIN, .revents = 0},
-                    {.fd = lost.get(), .events = POLLIN, .revents = 0},
-                    {.fd = process.get(), .events = POLLIN, .revents = 0},  // -1: none, which poll leaves out
-                    {.fd = arguments.until_input_ends ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
+// What tells the command to end.
+struct Ends {
+  int signals = -1, process = -1, input = -1;  // -1: none, which poll leaves out
+};
+
+// Until one of those, or until `other` is readable; true: `other` is. Errors: os errors.
+Result<bool> wait_for_end(const Ends& ends, int other) {
+  pollfd waits[] = {{.fd = ends.signals, .events = POLLIN, .revents = 0},
+                    {.fd = other, .events = POLLIN, .revents = 0},
+                    {.fd = ends.process, .events = POLLIN, .revents = 0},
+                    {.fd = ends.input, .events = POLLIN, .revents = 0}};
   for (;;) {
     if (::poll(waits, std::size(waits), -1) < 0) {
       if (errno == EINTR) continue;
       return os_error(errno, hold_verb, "cannot wait");
     }
-    if (waits[1].revents != 0) return held.loss();
-    if (waits[0].revents != 0 || waits[2].revents != 0) return {};
-    if (arguments.until_input_ends && input_has_ended(waits[3].revents)) return {};
+    if (waits[1].revents != 0) return true;
+    if (waits[0].revents != 0 || waits[2].revents != 0) return false;
+    if (ends.input >= 0 && input_has_ended(waits[3].revents)) return false;
   }
 }
+
+// While the lease is waited for in a queue, what tells the command to end ends the process: its place in the queue, or
+// what it was granted in that moment, goes with its connection.
+class EndsWhileQueued {
+ public:
+  explicit EndsWhileQueued(const Ends& ends) : over_(::eventfd(0, EFD_CLOEXEC)) {
+    if (!over_.valid()) return;
+    thread_ = std::jthread([this, ends] {
+      const Result<bool> over = wait_for_end(ends, over_.get());
+      if (over.ok() && !*over) std::_Exit(0);
+    });
+  }
+  ~EndsWhileQueued() {
+    const uint64_t one = 1;
+    (void)!::write(over_.get(), &one, sizeof(one));
+  }
+
+ private:
+  const UniqueFd over_;
+  std::jthread thread_;  // joined before over_ is closed
+};
 
 Status hold(Context& context, const HoldingArguments& arguments) {
   const UniqueFd signals = ending_signals();
@@ -112,10 +140,17 @@ Status hold(Context& context, const HoldingArguments& arguments) {
     if (notice.state == LeaseState::lost && ::write(lost.get(), &one, sizeof(one)) != sizeof(one))
       say_of_lease("cannot end by itself");
   };
+  const Ends ends{.signals = signals.get(),
+                  .process = process.get(),
+                  .input = arguments.until_input_ends ? STDIN_FILENO : -1};
+  std::optional<EndsWhileQueued> queued;
+  if (arguments.hold.wait_ns != 0) queued.emplace(ends);
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<HeldLease> held,
                            HeldLease::take(context, arguments.hold, hold_verb, told));
+  queued.reset();
   say_held(context, *held);
-  const Status ended = wait_for_end(arguments, signals, process, lost, *held);
+  const Result<bool> is_lost = wait_for_end(ends, lost.get());
+  const Status ended = !is_lost.ok() ? Status(is_lost.error()) : *is_lost ? Status(held->loss()) : Status();
   held->give_back();
   return ended;
 }

@@ -35,9 +35,12 @@ void add_lease_path_verb(Command lease, Context& context) {
   Command verb = lease.add_subcommand(
       "path", "A path that opens a lease's memory, and the right to open it: a file, or the dax device");
   verb.footer(
-      "Whoever opens it is no holder: nobody renews the lease for them, no notice reaches them, and a fence "
-      "is\n"
-      "SIGBUS. Path and right end with the lease, and with its transfer. Not for movable leases.");
+      "Whoever opens it is no holder: nobody renews the lease for them, and a fence is SIGBUS. While it is "
+      "taken "
+      "back\n"
+      "(revoke --grace) the modification time of the file is in the future: when its memory goes. Path and "
+      "right end\n"
+      "with the lease, and with its transfer. Not for movable leases.");
   add_path_options(verb, *arguments);
   on_verb(verb, context, [&context, arguments] { return print_path(context, *arguments); });
 }

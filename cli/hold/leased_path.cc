@@ -88,6 +88,10 @@ Result<LeasedPath> open_leased_path(const Context& context, const PathArguments&
 }
 
 std::string path_advice(const LeasedPath& leased) {
+  if (leased.lease.phase == "revoking")
+    return shown_lease(leased.lease.id, leased.lease.label) + " is being taken back" +
+           (leased.lease.reason.empty() ? "" : ": " + leased.lease.reason) +
+           "; the end of its grace is the modification time of its file";
   if (leased.lease.ttl_ns == 0) return "";
   return shown_lease(leased.lease.id, leased.lease.label) + " ends in " +
          format_duration(leased.lease.expires_in_ns) +

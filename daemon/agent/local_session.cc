@@ -8,6 +8,8 @@
 
 #include "core/base/limits.h"
 #include "daemon/agent/local_lease.h"
+#include "daemon/log/log.h"
+#include "daemon/memory/path_access.h"
 #include "daemon/rpc/tenant/userfaultfd_device.h"
 #include "daemon/traces/trace_context.h"
 
@@ -384,8 +386,22 @@ void LocalSession::all_fenced(const std::string& reason) {
 
 // --- notices --------------------------------------------------------------------------------------------
 
+// For programs that have the memory by a path it is shown on the file, as long as a session of this host has the lease.
+void LocalSession::show_grace(uint64_t lease, uint64_t grace_ns) {
+  for (const auto& [number, held] : leases_) {
+    if (held->id() != lease || held->ended()) continue;
+    const Result<LocalFd> memory = open(held->object().c_str(), ObjectAccess::read_only);
+    const Status shown = memory.ok() ? show_end_of_grace((*memory)->get(), grace_ns) : Status(memory.error());
+    if (!shown.ok())
+      log::warn("programs that have lease {} by a path do not see that it is taken back: {}", lease,
+                shown.error().to_string());
+    return;
+  }
+}
+
 kj::Promise<void> LocalSession::forward_revoking(uint64_t lease, uint64_t grace_ns,
                                                  capnp::Text::Reader reason) {
+  show_grace(lease, grace_ns);
   KJ_IF_MAYBE (listener, listener_) {
     auto request = listener->revokingRequest();
     request.setLease(lease);

@@ -72,6 +72,7 @@ class LocalSession final : public kj::Refcounted, private EndsWithConnection {
  private:
   void connection_ended() override { end(); }
   kj::Promise<rpc::TenantSession::Client> open_upstream();
+  void show_grace(uint64_t lease, uint64_t grace_ns);
   std::string client_text() const;
   struct Round;
   bool current(uint64_t link) const { return link == link_ && !ended_; }

@@ -11,13 +11,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <vector>
+
+#include "core/base/units.h"
 
 namespace terrace::daemon {
 namespace {
 
 constexpr const char* opening = "allow_by_path";
+constexpr const char* showing = "show_end_of_grace";
 constexpr uint32_t no_id = UINT32_MAX;
 constexpr long object_users_max = 32;
 constexpr long directory_users_max = 1024;
@@ -169,6 +173,25 @@ Error other_user_refused(const char* asking) {
   return Error{.code = ErrorCode::permission_denied,
                .where = asking,
                .detail = "only an administrator opens a lease's memory to another user than the one that asks"};
+}
+
+Status show_end_of_grace(int fd, uint64_t grace_ns) {
+  constexpr uint64_t same_ns = 100 * ns_per_ms;  // between two readings of both clocks
+  struct stat status {};
+  timespec now{};
+  if (::fstat(fd, &status) != 0 || ::clock_gettime(CLOCK_REALTIME, &now) != 0)
+    return os_error(errno, showing, "cannot look at the object");
+  const auto ns_of = [](const timespec& time) {
+    return static_cast<uint64_t>(time.tv_sec) * ns_per_s + static_cast<uint64_t>(time.tv_nsec);
+  };
+  const uint64_t end_ns = ns_of(now) + grace_ns, shown_ns = ns_of(status.st_mtim);
+  if (std::max(end_ns, shown_ns) - std::min(end_ns, shown_ns) < same_ns) return {};
+  // Both times: the kernel tells watchers of a change of one alone as of a read or a write.
+  const timespec times[] = {
+      {.tv_sec = 0, .tv_nsec = UTIME_NOW},
+      {.tv_sec = static_cast<time_t>(end_ns / ns_per_s), .tv_nsec = static_cast<long>(end_ns % ns_per_s)}};
+  if (::futimens(fd, times) != 0) return os_error(errno, showing, "cannot set the object's time");
+  return {};
 }
 
 Result<std::string> allow_by_path(int fd, uid_t user, ObjectAccess access) {

@@ -5,7 +5,10 @@
 // The right is part of the inode: a fence leaves it and takes the memory; scrub() removes the file, a re-bound
 // device gets a new node, a hand-over a new file, all without it.
 //
-// Place     daemon/rpc/tenant and daemon/agent, for Lease.openPath.
+// Nobody is told who opens it. What such a program can see is a time on the inode: while the lease is being taken back,
+// the file's modification time lies in the future, at the end of the grace.
+//
+// Place     daemon/rpc and daemon/agent, for Lease.openPath and for revocations.
 // Threads   One for each object and its directory at a time: a list is read, changed and written back.
 #pragma once
 
@@ -27,6 +30,11 @@ namespace terrace::daemon {
 //           limit_exceeded     32 users have been let in already
 //           os errors
 Result<std::string> allow_by_path(int fd, uid_t user, ObjectAccess access);
+
+// Shows on the inode behind `fd` that its memory is taken away in `grace_ns`: as its modification time, by the wall
+// clock. Who watches the file (inotify) is told of the change. A write(2) by a holder sets the time again.
+// Errors    os errors
+Status show_end_of_grace(int fd, uint64_t grace_ns);
 
 // Whether the path of a lease's memory stays for the lease's life: `unsupported` for a movable one.
 Status path_stays(uint64_t lease, bool movable, OnFence on_fence);

@@ -7,6 +7,7 @@
 
 #include "daemon/event_loop/processes.h"
 #include "daemon/log/log.h"
+#include "daemon/memory/path_access.h"
 #include "daemon/rpc/service.h"
 
 namespace terrace::daemon {
@@ -17,6 +18,7 @@ constexpr int64_t pause_ms_min = 2;
 constexpr int64_t pause_ms_max = 1000;
 // In one look: each one's memory is opened on the event loop.
 constexpr size_t leases_per_look_max = 256;
+constexpr int64_t grace_look_ms = 1000;
 
 }  // namespace
 
@@ -27,6 +29,8 @@ EndedHolders::EndedHolders(Service& service, kj::Timer& timer, std::string file)
   std::set<LeaseId> before;
   for (const auto& [lease, holders] : watched_) before.insert(lease);
   let_go(before);  // who lives connects again, which takes the lease out of these
+  for (const auto& [lease, row] : service_.engine().state().leases())
+    if (row.phase == LeasePhase::revoking) revoking(lease);  // since before this start
   tasks_.add(watch());
 }
 
@@ -169,7 +173,8 @@ kj::Promise<std::set<LeaseId>> EndedHolders::nobody_has(const std::set<LeaseId>&
   std::set<FileId> files;
   for (const LeaseId id : leases) {
     const LeaseRow* lease = service_.engine().state().find_lease(id);
-    if (::geteuid() != 0 || lease == nullptr || lease->phase != LeasePhase::active) continue;
+    if (::geteuid() != 0 || lease == nullptr) continue;
+    if (lease->phase != LeasePhase::active && lease->phase != LeasePhase::revoking) continue;
     if (lease->mode != LeaseMode::exclusive || !no_known_holder(id)) continue;
     const std::optional<FileId> memory = memory_of(*lease);
     if (!memory.has_value()) continue;
@@ -190,6 +195,51 @@ kj::Promise<std::set<LeaseId>> EndedHolders::nobody_has(const std::set<LeaseId>&
         }
         return nobodys;
       });
+}
+
+bool EndedHolders::show_grace(LeaseId id) {
+  const LeaseRow* lease = service_.engine().state().find_lease(id);
+  const uint64_t now_ns = service_.engine().now_ns();
+  if (lease == nullptr || lease->phase != LeasePhase::revoking || lease->deadline_ns <= now_ns) return false;
+  const Result<SharedFd> memory = service_.open_object(lease->object, ObjectAccess::read_only);
+  if (!memory.ok())
+    return false;  // another host's, whose agent does this for whoever has it there; or it is away now
+  if (const Status shown = show_end_of_grace((*memory)->get(), lease->deadline_ns - now_ns); !shown.ok())
+    log::warn("programs that have lease {} by a path do not see that it is taken back: {}", id.value,
+              shown.error().to_string());
+  return true;
+}
+
+void EndedHolders::revoking(LeaseId lease) {
+  if (!show_grace(lease)) return;
+  revoked_.insert(lease);
+  if (std::exchange(watching_graces_, true)) return;
+  tasks_.add(watch_graces());
+}
+
+kj::Promise<void> EndedHolders::watch_graces() {
+  return timer_.afterDelay(grace_look_ms * kj::MILLISECONDS)
+      .then([this] {
+        std::set<LeaseId> unheld;
+        std::erase_if(revoked_, [this](LeaseId lease) { return !show_grace(lease); });
+        for (const LeaseId lease : revoked_)
+          if (service_.holders().count(lease) == 0 && unheld.size() < leases_per_look_max) unheld.insert(lease);
+        return nobody_has(unheld);
+      })
+      .then([this](const std::set<LeaseId>& nobodys) -> kj::Promise<void> {
+        for (const LeaseId lease : nobodys) end_grace(lease);
+        if (!revoked_.empty()) return watch_graces();
+        watching_graces_ = false;
+        return kj::READY_NOW;
+      });
+}
+
+void EndedHolders::end_grace(LeaseId id) {
+  const LeaseRow* lease = service_.engine().state().find_lease(id);
+  if (lease == nullptr || lease->phase != LeasePhase::revoking) return;
+  log::info("lease {}: nobody has its memory any more, its grace is over", id.value);
+  service_.submit_unasked(Revoke{id, lease->reason, 0, service_.engine().now_ns()},
+                          Actor{"manager, since nobody has its memory"});
 }
 
 // Of those that nobody got meanwhile.

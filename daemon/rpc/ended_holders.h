@@ -8,6 +8,9 @@
 // namespace, a descriptor that is under way in a socket. The look at other processes is a courtesy:
 // without a holder nobody renews, so what it overlooks would have lost the lease at its expiry.
 //
+// A lease that is being taken back and that no session has may be had by a path (Lease.openPath), of which nobody tells.
+// The end of its grace is shown on its file for such programs, and it is over early when no process has the memory any more.
+//
 // Place     Service owns one.
 // Threads   The event loop's thread; /proc is read on a worker of its own.
 #pragma once
@@ -40,6 +43,8 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   // A session that held these has ended; its process perhaps, too.
   void let_go(const std::set<LeaseId>& leases);
   void forget(LeaseId lease);
+  // It is being taken back, and its grace has begun or was shortened.
+  void revoking(LeaseId lease);
   // Resolves when the lease is given back, where all its processes have ended: within half a second, or not.
   kj::Promise<void> settle(LeaseId lease, int tries = 50);
   // Those of `leases` of which it is sure that no session and no process has them: not shared ones, nor those whose
@@ -53,6 +58,10 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
     FileId memory;
   };
 
+  // Shows the end of the grace on the lease's memory; false: there is none of this machine, or no grace.
+  bool show_grace(LeaseId lease);
+  kj::Promise<void> watch_graces();
+  void end_grace(LeaseId lease);
   kj::Promise<void> watch();
   kj::Promise<void> look();
   std::vector<Ended> without_holders();
@@ -69,7 +78,9 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   kj::Timer& timer_;
   HolderFile file_;
   HolderFile::All watched_;
-  std::set<LeaseId> unheld_;  // those of watched_ that may have no session any more
+  std::set<LeaseId> unheld_;   // those of watched_ that may have no session any more
+  std::set<LeaseId> revoked_;  // within their grace
+  bool watching_graces_ = false;
   LeaseId last_looked_at_{};
   std::vector<std::pair<ProcessId, bool>> known_;  // whether it has ended, in this look
   std::optional<Worker> worker_;

@@ -47,6 +47,7 @@ Status Service::may_hold(const LeaseRow& lease, ObjectAccess access, const Holde
 
 void Service::revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) {
   for (HolderListener* listener : holders_.of(lease)) listener->revoking(lease, grace_ns, reason);
+  ended_holders_->revoking(lease);
 }
 
 kj::Promise<std::set<LeaseId>> Service::nobody_has(std::set<LeaseId> leases) {

@@ -227,6 +227,21 @@ class Hold(WithLines):
         self.assertEqual(self.t.active_leases(), {})
         self.error("lease", "hold", "other", "--size", "2M", "--pid", sleeper.pid, code=NOT_FOUND, contains="process")
 
+    def test_it_ends_as_told_while_it_waits_for_room(self):
+        self.t.grant("120M", "p", "--label", "all")
+        for how in ("input", "signal"):
+            with self.subTest(how):
+                process = self.start("hold", "later", "--size", "64M", "--wait", "1h", "--stdin", stdin=subprocess.PIPE)
+                wait_until(lambda: self.t.cli("queue", "list").json["waiting"], 60, "it waits in the queue")
+                if how == "input":
+                    process.stdin.close()
+                else:
+                    process.terminate()
+                self.assertEqual(process.wait(60), 0)
+                self.assertEqual(process.stdout.read(), "", "it never held the lease")
+                wait_until(lambda: not self.t.cli("queue", "list").json["waiting"], 60, "its place in the queue goes")
+        self.assertEqual(len(self.t.leases()), 1)
+
     def test_a_lost_lease_ends_it(self):
         process, held = self.held("scratch", "--size", "2M")
         self.t.cli("lease", "revoke", held["id"], "--grace", "0s", "--reason", "now")

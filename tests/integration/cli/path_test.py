@@ -4,11 +4,13 @@
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/path_test.py [TestClass[.test]]
 """
 
+import ctypes
 import mmap
 import os
 import pathlib
 import signal
 import subprocess
+import time
 import unittest
 
 from cli_base import DENIED, FAILED, MIB, NOT_FOUND, USAGE, WithDaemon
@@ -42,6 +44,43 @@ while True:
     memory[0] = memory[1]
     time.sleep(0.01)
 """
+# The same, but lets go of it when it sees that it is taken back.
+YIELDING = """
+import mmap, os, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+memory = mmap.mmap(file, 0)
+print("mapped", flush=True)
+end = time.time() + 60
+while os.fstat(file).st_mtime <= time.time():
+    memory[0] = 1
+    time.sleep(0.01)
+    if time.time() > end:
+        sys.exit("it was not shown")
+memory.close()
+os.close(file)
+print("let go", flush=True)
+sys.stdin.read()
+"""
+IN_ATTRIB = 4
+
+
+class Watch:
+    """Changes of a file's inode, by inotify."""
+
+    def __init__(self, path):
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.descriptor < 0 or libc.inotify_add_watch(self.descriptor, os.fsencode(path), IN_ATTRIB) < 0:
+            raise OSError(ctypes.get_errno(), "inotify")
+
+    def changed(self):
+        try:
+            return bool(os.read(self.descriptor, 4096))
+        except BlockingIOError:
+            return False
+
+    def close(self):
+        os.close(self.descriptor)
 
 
 def tried(user, path, *ways):
@@ -110,6 +149,103 @@ class Path(WithDaemon):
         self.error("lease", "path", "here", "--user", "no-such-user", code=USAGE, contains="no such user")
         self.error("lease", "path", "nowhere", code=NOT_FOUND)
         self.error("lease", "path", "here", "--tenant", "somebody-else", code=NOT_FOUND)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only a manager of root sees who has the memory")
+class Grace(WithDaemon):
+    """A revoke with a grace, of a lease whose programs opened a path."""
+
+    def setUp(self):
+        self.t.create_pool("p")
+        self.lease = self.t.grant("2M", "p", "--persistent", "--label", "used")["id"]
+        self.path = self.t.cli("lease", "path", "used").json["path"]
+
+    def start(self, program, *more):
+        process = subprocess.Popen(["/usr/bin/python3", "-c", program, self.path, *more], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, text=True)
+        for end in (process.stdin.close, process.stdout.close, process.wait, process.kill):
+            self.addCleanup(end)
+        self.assertEqual(process.stdout.readline(), "mapped\n")
+        return process
+
+    def revoke(self, grace, *more):
+        self.t.cli("lease", "revoke", "used", "--grace", grace, "--reason", "node 3 goes", *more)
+
+    def left_s(self):
+        return os.stat(self.path).st_mtime - time.time()
+
+    def revoking(self):
+        return self.t.leases()[self.lease]["phase"] == "revoking"
+
+    def wait_gone(self):
+        wait_until(lambda: self.lease not in self.t.leases(), 60, "the lease goes, long before its grace is over")
+
+    def test_the_end_is_shown_on_the_file_and_the_memory_stays_until_then(self):
+        holder = self.start(HOLDER)
+        self.assertLess(self.left_s(), 0)
+        watch = Watch(self.path)
+        self.addCleanup(watch.close)
+        self.revoke("1h")
+        wait_until(watch.changed, 60, "whoever watches the file is told")
+        wait_until(lambda: 3000 < self.left_s() <= 3600, 60, "the end of the grace is shown")
+        self.assertIn("being taken back: node 3 goes", self.t.cli("lease", "path", "used", json=False).err)
+        begun = time.monotonic()
+        self.revoke("3s")  # a second one may only shorten it
+        wait_until(lambda: self.left_s() <= 3, 60, "the new end is shown")
+        self.assertEqual(holder.wait(60), -signal.SIGBUS)
+        self.assertGreaterEqual(time.monotonic() - begun, 2.9)
+        self.wait_gone()
+
+    def test_without_a_grace_nothing_is_shown(self):
+        holder = self.start(HOLDER)
+        with open(self.path, "rb") as file:
+            self.revoke("0s")
+            self.assertEqual(holder.wait(60), -signal.SIGBUS)
+            self.assertLessEqual(os.fstat(file.fileno()).st_mtime, time.time())
+
+    def test_it_is_over_once_nobody_has_the_memory(self):
+        first, second = self.start(YIELDING), self.start(HOLDER)
+        self.revoke("1h")
+        self.assertEqual(first.stdout.readline(), "let go\n")
+        self.assertTrue(self.revoking(), "another one has it")
+        self.assertIsNone(second.poll())
+        second.kill()
+        self.wait_gone()
+        self.assertIsNone(first.poll())
+
+    def test_a_holder_with_a_session_leaves_them_the_rest_of_it(self):
+        runs = subprocess.Popen([self.t.terrace, "lease", "exec", "used", "--signal", "TERM", "--", "sleep", "600"],
+                                env=self.t.environment(), stderr=subprocess.PIPE, text=True)
+        for end in (runs.stderr.close, runs.wait, runs.kill):
+            self.addCleanup(end)
+        holder = self.start(HOLDER)
+        wait_until(lambda: self.t.leases()[self.lease]["holders"] == 1, 60, "exec has the lease")
+        children = pathlib.Path(f"/proc/{runs.pid}/task/{runs.pid}/children")
+        wait_until(lambda: "sleep" in [pathlib.Path(f"/proc/{child}/comm").read_text().strip()
+                                       for child in children.read_text().split()], 60, "its program runs")
+        self.revoke("1h")
+        self.assertIn("taken back in", runs.stderr.readline())
+        self.assertEqual(runs.wait(60), 128 + signal.SIGTERM)
+        self.assertTrue(self.revoking(), "what has it by the path keeps it")
+        self.assertIsNone(holder.poll())
+        holder.kill()
+        self.wait_gone()
+
+    def test_writing_to_the_file_and_a_restart_hide_it_for_a_moment_only(self):
+        holder = self.start(HOLDER)
+        self.revoke("1h")
+        with open(self.path, "r+b") as file:
+            file.write(b"x")
+        wait_until(lambda: self.left_s() > 3000, 60, "shown again")
+        self.t.kill()
+        with open(self.path, "r+b") as file:
+            file.write(b"x")
+        self.assertLess(self.left_s(), 60)
+        self.t.start()
+        wait_until(lambda: self.left_s() > 3000, 60, "shown again by the next manager")
+        self.assertIsNone(holder.poll())
+        holder.kill()
+        self.wait_gone()
 
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
