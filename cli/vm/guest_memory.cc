@@ -72,7 +72,7 @@ uint64_t GuestMemory::share_of(Part& part, uint64_t left) {
   const uint64_t share = std::min(left, part.device_bytes);
   const uint64_t most = part.lease->bytes() / block_bytes * block_bytes;
   if (share <= most) return share;
-  if (part.resizable && part.grows) {
+  if (part.resizable && part.grows && !part.cut) {
     const Result<LeaseInfo> grown = part.lease->resize(share);
     if (grown.ok()) return share;
     part.resizable = grown.error().code != ErrorCode::unsupported;
@@ -168,8 +168,13 @@ void GuestMemory::keep_what_is_there() {
   }
   uint64_t bytes = 0;
   for (const Part& part : parts_)
-    if (part.stays()) bytes += part.plugged_bytes;
+    if (part.stays()) bytes += std::min(part.plugged_bytes, part.lease->bytes());
   want(bytes);
+}
+
+void GuestMemory::take_by_force() {
+  for (Part& part : parts_)
+    if (!part.lost && !part.gone && part.plugged_bytes > part.requested_bytes) take_rest_of(part);
 }
 
 bool GuestMemory::settled() const {
@@ -203,7 +208,8 @@ nlohmann::json GuestMemory::describe() const {
                      {"device_bytes", part.device_bytes},
                      {"requested_bytes", part.requested_bytes},
                      {"plugged_bytes", part.plugged_bytes},
-                     {"leaving", part.leaving}});
+                     {"leaving", part.leaving},
+                     {"lost", part.lost}});
   return {{"label", options_.label},
           {"wanted_bytes", wanted_bytes_},
           {"plugged_bytes", plugged_bytes()},

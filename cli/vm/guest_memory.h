@@ -63,6 +63,10 @@ class GuestMemory {
   void lost(LeaseId lease);
   // The guest did not give all up in time: it should have what it has.
   void keep_what_is_there();
+  // The same, but what it should not have is taken: the machine gets SIGBUS where it still uses that.
+  void take_by_force();
+  // Why the guest has not followed, and what helps; a sentence's end. Asks the machine.
+  std::string reluctance();
 
   bool settled() const;  // the guest has what it should, and nothing is on its way out
   uint64_t plugged_bytes() const;
@@ -89,13 +93,15 @@ class GuestMemory {
     bool leaving = false;
     bool lost = false;
     bool resizable = true;
+    bool cut =
+        false;  // by force, under what the guest has: grown again, the lease would be empty where its data was
     bool grows = true;                      // until the next want()
     std::optional<uint64_t> refused_bytes;  // what the machine would not be asked for
     uint64_t until_ns = 0;  // leaving: when it is asked to go in any case; 0: when the rest has what it gets
     uint64_t asked_ns = 0;  // dimm: when the guest was last asked to let go
     uint64_t cut_after_ns = 0;  // when the lease's end may be cut off again
 
-    bool idle() const { return plugged_bytes == requested_bytes; }
+    bool idle() const { return cut || plugged_bytes == requested_bytes; }
     bool stays() const { return !leaving && !lost && !gone; }
   };
 
@@ -121,6 +127,7 @@ class GuestMemory {
   Status request(Part& part, uint64_t bytes);
   Status request_dimm_back(Part& part);
   void shrink_lease(Part& part);
+  void take_rest_of(Part& part);
   std::string next_label() const;
 
   Session& session_;

@@ -89,6 +89,7 @@ Status GuestMemory::adopt_device(const nlohmann::json& device) {
   part.requested_bytes = part.device_bytes;
   look_at(part, &device);
   part.leaving = part.requested_bytes == 0;
+  part.cut = !part.dimm && part.plugged_bytes > part.lease->bytes();
   if (part.lease->state() == LeaseState::revoking) {
     part.leaving = true;
     part.until_ns = SystemClock().now_ns();
@@ -220,6 +221,43 @@ Status GuestMemory::request_dimm_back(Part& part) {
   const Result<nlohmann::json> asked = monitor_.ask("device_del", {{"id", part.device}});
   if (!asked.ok() && asked.error().code == ErrorCode::unavailable) return asked.error();
   return {};
+}
+
+// What the guests' kernels said to the last request for a dimm, as the firmware heard it (ACPI _OST).
+std::string GuestMemory::reluctance() {
+  constexpr int unplug_request = 3;  // a source of such a report
+  if (std::none_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.dimm; }))
+    return "; it uses that memory, or its driver (virtio_mem) does not run";
+  const Result<nlohmann::json> told = monitor_.ask("query-acpi-ospm-status", nlohmann::json::object());
+  std::string refused;
+  try {
+    for (const nlohmann::json& slot : told.ok() ? *told : nlohmann::json::array())
+      for (const Part& part : parts_)
+        if (part.leaving && slot.value("device", std::string()) == part.device &&
+            slot.value("source", 0) == unplug_request && slot.value("status", 0) != 0)
+          refused += (refused.empty() ? "" : ", ") + part.label;
+  } catch (const nlohmann::json::exception&) {
+    refused.clear();  // another QEMU's words
+  }
+  return refused.empty() ? "; its kernel has not answered" : "; its kernel refuses to let go of " + refused;
+}
+
+// All of it, where the guest should have none.
+void GuestMemory::take_rest_of(Part& part) {
+  const std::string lease = "lease " + std::to_string(part.lease->id().value) + " (" + part.label + ")";
+  const bool whole = part.dimm || part.requested_bytes == 0;
+  Status taken;
+  if (whole) {
+    taken = part.lease->release();
+    part.lost = taken.ok() || part.lease->state() == LeaseState::lost;
+  } else {
+    const Result<LeaseInfo> smaller = part.lease->resize(in_blocks(part.requested_bytes));
+    taken = smaller.ok() ? Status() : Status(smaller.error());
+    part.cut = taken.ok();
+  }
+  say_(taken.ok() ? lease + ": " + (whole ? "all" : format_size(part.plugged_bytes - part.requested_bytes)) +
+                        " was taken that the guest had not given up; the machine gets SIGBUS where it uses it"
+                  : lease + " could not be taken: " + taken.error().to_string());
 }
 
 // Gives the lease's end back that the guest has nothing of. Blocks were filled when the guest got them, and are empty

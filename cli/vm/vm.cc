@@ -20,6 +20,7 @@ struct ChangeArguments {
   std::string label;
   uint64_t bytes = 0;
   uint64_t timeout_ns = 60 * ns_per_s;
+  bool force = false;
 };
 
 Status check_blocks(uint64_t bytes, const char* option, const char* where) {
@@ -36,7 +37,9 @@ void show_machine(const nlohmann::json& machine) {
                     part.value("label", ""), format_size(part.value("bytes", uint64_t{0})),
                     format_size(part.value("plugged_bytes", uint64_t{0})),
                     format_size(part.value("requested_bytes", uint64_t{0})), part.value("model", ""),
-                    part.value("leaving", false) ? "leaves" : "-"});
+                    part.value("lost", false)      ? "lost"
+                    : part.value("leaving", false) ? "leaves"
+                                                   : "-"});
   if (rows.empty())
     print_text(printable(machine.value("label", "")) + " has no leased memory\n");
   else
@@ -48,7 +51,7 @@ Status list_machines(Context& context) {
   TERRACE_ASSIGN_OR_RETURN(const std::string folder, vm_folder(list_verb));
   nlohmann::json machines = nlohmann::json::array();
   for (const std::string& label : vm_labels(folder)) {
-    Result<nlohmann::json> machine = ask_keeper(label, {{"act", "show"}}, list_verb);
+    Result<nlohmann::json> machine = ask_keeper(label, {{"act", "show"}}, 0, list_verb);
     if (machine.ok()) machines.push_back(*machine);
   }
   if (context.json) {
@@ -73,7 +76,8 @@ Status list_machines(Context& context) {
 }
 
 Status change(Context& context, const nlohmann::json& request, const std::string& label, const char* where) {
-  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json machine, ask_keeper(label, request, where));
+  TERRACE_ASSIGN_OR_RETURN(const nlohmann::json machine,
+                           ask_keeper(label, request, request.value("timeout_ns", uint64_t{0}), where));
   if (context.json)
     print_json({{"machine", machine}});
   else
@@ -87,6 +91,11 @@ void add_label(Command verb, std::string& label) {
 
 void add_timeout(Command verb, uint64_t& timeout_ns) {
   add_duration_option(verb, "--timeout", timeout_ns, "For the guest to follow (default 60s)");
+}
+
+void add_force(Command verb, bool& force) {
+  verb.add_flag("--force", force,
+                "Then take what the guest has not given up: the machine gets SIGBUS where it still uses that");
 }
 
 }  // namespace
@@ -140,13 +149,17 @@ void add_vm_verbs(Command app, Context& context) {
   add_label(resize, arguments->label);
   add_size_option(resize, "size", arguments->bytes, "The new size, in blocks of 128M").required();
   add_timeout(resize, arguments->timeout_ns);
+  add_force(resize, arguments->force);
   on_verb(resize, context, [&context, arguments]() -> Status {
     constexpr const char* where = "terrace vm resize";
     TERRACE_RETURN_IF_ERROR(check_blocks(arguments->bytes, "size", where));
     if (arguments->bytes == 0)
       return Error{ErrorCode::invalid_argument, 0, where, "size 0: 'terrace vm detach' takes all of it away"};
     return change(context,
-                  {{"act", "resize"}, {"bytes", arguments->bytes}, {"timeout_ns", arguments->timeout_ns}},
+                  {{"act", "resize"},
+                   {"bytes", arguments->bytes},
+                   {"timeout_ns", arguments->timeout_ns},
+                   {"force", arguments->force}},
                   arguments->label, where);
   });
 
@@ -162,9 +175,11 @@ void add_vm_verbs(Command app, Context& context) {
       vm.add_subcommand("detach", "Take a running machine's leased memory away, once the guest gives it up");
   add_label(detach, arguments->label);
   add_timeout(detach, arguments->timeout_ns);
+  add_force(detach, arguments->force);
   on_verb(detach, context, [&context, arguments] {
-    return change(context, {{"act", "detach"}, {"timeout_ns", arguments->timeout_ns}}, arguments->label,
-                  "terrace vm detach");
+    return change(context,
+                  {{"act", "detach"}, {"timeout_ns", arguments->timeout_ns}, {"force", arguments->force}},
+                  arguments->label, "terrace vm detach");
   });
 
   Command show = vm.add_subcommand("show", "The leases of a machine, and what the guest has of each");

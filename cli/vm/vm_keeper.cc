@@ -24,6 +24,12 @@ constexpr size_t request_bytes_max = 4096;
 constexpr size_t clients_max = 32;
 constexpr uint64_t request_ns = 10 * ns_per_s;  // for a client to say what it wants
 constexpr int quiet_wait_ms = 1000;
+constexpr const char* what_helps =
+    " Memory that is put online as movable (memhp_default_state=online_movable) can be given up; a longer "
+    "--timeout "
+    "gives the guest more time; 'terrace vm detach' and 'resize' take what it keeps with --force, and the "
+    "machine "
+    "gets SIGBUS where it uses that";
 
 uint64_t vm_now_ns() {
   return SystemClock().now_ns();
@@ -149,6 +155,7 @@ void VmKeeper::obey(Client& client, const nlohmann::json& request) {
   }
   client.waits = true;
   client.until_ns = until_ns;
+  client.force = act != "move" && request.value("force", false);
 }
 
 void VmKeeper::detach_within(uint64_t until_ns) {
@@ -176,9 +183,22 @@ void VmKeeper::serve(Client& client) {
   }
 }
 
+bool VmKeeper::settled() const {
+  return detaching_ ? memory_->empty() : memory_->settled();
+}
+
+void VmKeeper::take_what_is_due() {
+  for (Client& client : clients_) {
+    if (!client.waits || !client.force || vm_now_ns() < client.until_ns || settled()) continue;
+    client.force = false;
+    memory_->take_by_force();
+  }
+}
+
 // Answers those who wait for what has come about, or will not.
 void VmKeeper::answer_settled() {
-  const bool settled = detaching_ ? memory_->empty() : memory_->settled();
+  take_what_is_due();
+  const bool settled = this->settled();
   for (Client& client : clients_) {
     if (!client.waits || !client.socket.valid()) continue;
     const std::optional<Error> refused = memory_->refusal();
@@ -189,8 +209,8 @@ void VmKeeper::answer_settled() {
       answer(client, memory_->describe());
     } else if (vm_now_ns() >= client.until_ns) {
       refuse(client, Error{ErrorCode::busy, 0, options_.where,
-                           guest_has(*memory_) + ", and did not follow in time" +
-                               (detaching_ ? "; it keeps that" : "; it is asked on")});
+                           guest_has(*memory_) + ", and did not follow in time" + memory_->reluctance() +
+                               (detaching_ ? "; it keeps that" : "; it is asked on") + "." + what_helps});
     }
   }
   std::erase_if(clients_, [](const Client& client) { return !client.socket.valid(); });

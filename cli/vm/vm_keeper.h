@@ -50,6 +50,7 @@ class VmKeeper {
     std::string received;
     bool waits = false;     // for the guest
     uint64_t until_ns = 0;  // when it is sent away
+    bool force = false;     // or the memory is taken then
   };
   struct Told {
     LeaseNotice notice;
@@ -61,6 +62,8 @@ class VmKeeper {
   void take_notices();
   void serve(Client& client);
   void obey(Client& client, const nlohmann::json& request);
+  bool settled() const;
+  void take_what_is_due();
   void answer_settled();
   void answer(Client& client, const nlohmann::json& document);
   void refuse(Client& client, const Error& error);

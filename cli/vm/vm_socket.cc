@@ -2,6 +2,7 @@
 #include "cli/vm/vm_socket.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,12 +17,15 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "core/base/clock.h"
 #include "core/base/error.h"
+#include "core/base/units.h"
 
 namespace terrace::cli {
 namespace {
 
 constexpr const char* socket_ending = ".sock";
+constexpr uint64_t keeper_ns = 30 * ns_per_s;  // for the keeper itself, which may wait for QEMU's monitor
 constexpr size_t answer_bytes_max = size_t{1} << 20;
 
 std::string chosen_folder() {
@@ -77,6 +81,11 @@ Result<UniqueFd> connect_to(const std::string& path, const char* where) {
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     return os_error(errno, where, "cannot connect to " + path);
   return socket;
+}
+
+// At most a minute at a time.
+int poll_ms(uint64_t left_ns) {
+  return static_cast<int>(std::min(left_ns / ns_per_ms + 1, uint64_t{60'000}));
 }
 
 Error error_in(const nlohmann::json& error, const char* where) {
@@ -143,7 +152,8 @@ Result<UniqueFd> listen_at(const std::string& path, const char* where) {
   return socket;
 }
 
-Result<nlohmann::json> ask_keeper(const std::string& label, const nlohmann::json& request, const char* where) {
+Result<nlohmann::json> ask_keeper(const std::string& label, const nlohmann::json& request, uint64_t timeout_ns,
+                                  const char* where) {
   TERRACE_ASSIGN_OR_RETURN(const std::string folder, vm_folder(where));
   const Result<UniqueFd> socket = connect_to(vm_socket_path(folder, label), where);
   if (!socket.ok())
@@ -154,8 +164,17 @@ Result<nlohmann::json> ask_keeper(const std::string& label, const nlohmann::json
   const std::string line = request.dump() + "\n";
   if (::send(socket->get(), line.data(), line.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(line.size()))
     return os_error(errno, where, "cannot ask the machine's keeper");
+  const uint64_t until_ns = SystemClock().now_ns() + timeout_ns + keeper_ns;
   std::string answer;
   while (answer.size() < answer_bytes_max && answer.find('\n') == std::string::npos) {
+    const uint64_t now_ns = SystemClock().now_ns();
+    pollfd readable{.fd = socket->get(), .events = POLLIN, .revents = 0};
+    if (now_ns < until_ns && ::poll(&readable, 1, poll_ms(until_ns - now_ns)) == 0) continue;
+    if (now_ns >= until_ns)
+      return Error{.code = ErrorCode::unavailable,
+                   .where = where,
+                   .detail = "the command that keeps the memory of '" + label +
+                             "' does not answer: it is stopped, or waits for a machine whose monitor hangs"};
     char bytes[4096];
     const ssize_t count = ::recv(socket->get(), bytes, sizeof(bytes), 0);
     if (count < 0 && errno == EINTR) continue;

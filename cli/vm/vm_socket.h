@@ -31,8 +31,11 @@ Result<UniqueFd> lock_vm(const std::string& folder, const std::string& label, co
 // In the place of a socket that an earlier keeper left; the caller has the lock.
 Result<UniqueFd> listen_at(const std::string& path, const char* where);
 
-// Sends a request to the keeper of `label` and waits for the answer, for as long as it takes.
-// Errors    not_found   no keeper has that label; unavailable   it ended meanwhile; and what it answers
-Result<nlohmann::json> ask_keeper(const std::string& label, const nlohmann::json& request, const char* where);
+// Sends a request to the keeper of `label` and waits for the answer: a little longer than `timeout_ns`, which is how long
+// the keeper itself waits for the guest.
+// Errors    not_found     no keeper has that label
+//           unavailable   it ended meanwhile, or does not answer; and what it answers
+Result<nlohmann::json> ask_keeper(const std::string& label, const nlohmann::json& request, uint64_t timeout_ns,
+                                  const char* where);
 
 }  // namespace terrace::cli

@@ -16,7 +16,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import terrace_harness as harness  # noqa: E402
-from guest import PATIENCE_S, Image, Shell, numbers, why_not  # noqa: E402
+from guest import PATIENCE_S, QEMU, Image, Shell, numbers, why_not  # noqa: E402
 from terrace_harness import Harness, HarnessError, wait_until  # noqa: E402
 
 MIB = 1 << 20
@@ -231,6 +231,29 @@ class Runs(WithGuest):
         self.t.check_invariants()
 
 
+    def test_force_takes_what_a_guest_keeps(self):
+        process, shell = self.run_vm(size="512M")
+        self.wait_settled(512, shell)
+        shell.fill(FIRST, LAST)
+        shell.run("cd /sys/bus/virtio/drivers/virtio_mem; for one in virtio*; do echo $one >unbind; done; cd /")
+        refused = self.vm("resize", "guest", "128M", "--timeout", "1s", check=False).json["error"]
+        self.assertEqual(refused["code"], "busy", refused)
+        for text in ("the guest has 512 MiB of the 128 MiB that it should", "its driver (virtio_mem) does not run", "--force"):
+            self.assertIn(text, refused["message"])
+        self.assertEqual(self.part()["bytes"], 512 * MIB, "a refused request takes nothing")
+        self.vm("resize", "guest", "128M", "--timeout", "1s", "--force")
+        self.assertEqual(self.part()["bytes"], 128 * MIB)
+        # What was cut off may have had the guest's bytes: it is never put back empty.
+        self.vm("resize", "guest", "256M", "--timeout", "1s", check=False)
+        self.assertEqual((self.part()["bytes"], self.part("guest#2")["bytes"]), (128 * MIB, 128 * MIB))
+        self.vm("detach", "guest", "--timeout", "1s", "--force")
+        self.assertEqual(self.t.active_leases(), {})
+        with self.assertRaises((AssertionError, OSError)):
+            shell.sum()
+        self.assertEqual(process.wait(PATIENCE_S), 128 + signal.SIGBUS)
+        self.t.check_invariants()
+
+
 class Attached(WithGuest):
     def machine(self):
         """A QEMU of somebody's own, with room for memory that comes."""
@@ -314,6 +337,33 @@ class Attached(WithGuest):
         self.assertEqual(self.t.active_leases(), {})
         self.assertEqual(shell.run("echo alive").strip(), "alive")
         self.assertIsNone(machine.poll())
+
+
+    def test_a_machine_that_never_answers(self):
+        machine = self.popen(QEMU, "-accel", "tcg", "-machine", "q35", "-nodefaults", "-display", "none", "-S",
+                             "-m", "size=256M,slots=8,maxmem=4G", "-object", "memory-backend-ram,id=own,size=256M",
+                             "-numa", "node,nodeid=0,memdev=own", "-numa", "node,nodeid=1",
+                             "-qmp", f"unix:{self.folder}/monitor,server=on,wait=off")
+        keeper = self.attach("--size", "256M", "--model", "dimm")
+        wait_until(lambda: self.part()["plugged_bytes"] == 256 * MIB, PATIENCE_S, "it is plugged in")
+        refused = self.vm("detach", "guest", "--timeout", "1s", check=False).json["error"]
+        self.assertEqual(refused["code"], "busy", refused)
+        for text in ("its kernel has not answered; it keeps that", "--force"):
+            self.assertIn(text, refused["message"])
+        self.assertEqual(self.part()["bytes"], 256 * MIB)
+        keeper.send_signal(signal.SIGSTOP)
+        refused = self.vm("detach", "guest", "--timeout", "1s", check=False).json["error"]
+        keeper.send_signal(signal.SIGCONT)
+        self.assertEqual(refused["code"], "unavailable", refused)
+        self.assertIn("does not answer: it is stopped", refused["message"])
+        def detached():
+            done = self.vm("detach", "guest", "--timeout", "1s", "--force", check=False)
+            return done.code == 0 or self.assertIn("another change", done.json["error"]["message"])  # the one from before
+        wait_until(detached, PATIENCE_S, "the memory is taken")
+        self.assertEqual(keeper.wait(PATIENCE_S), 0)
+        self.assertIn("was taken that the guest had not given up", keeper.stderr.read())
+        self.assertEqual(self.t.active_leases(), {})
+        self.assertIsNone(machine.poll(), "it has not touched it")
 
 
 class Refused(unittest.TestCase):
