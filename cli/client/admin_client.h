@@ -151,6 +151,7 @@ class AdminClient final : public LeaseClient {
   Result<PreviewStatus> preview_grant(const GrantOptions& options);
   Result<PreviewStatus> preview_revoke(LeaseId id, const RevokeOptions& options);
   Result<PreviewStatus> preview_drain(const std::string& serial);
+  Result<PreviewStatus> preview_compaction(const std::string& pool, uint64_t run_bytes);
   Result<PreviewStatus> preview_quota(const QuotaStatus& quota);
 
   // admin_policy_calls.cc: quotas, reservations, queues, audit, consistency, hosts

@@ -43,6 +43,14 @@ Result<PreviewStatus> AdminClient::preview_drain(const std::string& serial) {
   return impl_->call(kj::mv(request), [](auto& reply) { return kept_preview(reply); });
 }
 
+Result<PreviewStatus> AdminClient::preview_compaction(const std::string& pool, uint64_t run_bytes) {
+  auto request = impl_->admin.previewRequest();
+  auto compact = request.initAct().initCompact();
+  compact.setPool(pool);
+  compact.setRunBytes(run_bytes);
+  return impl_->call(kj::mv(request), [](auto& reply) { return kept_preview(reply); });
+}
+
 Result<PreviewStatus> AdminClient::preview_quota(const QuotaStatus& quota) {
   auto request = impl_->admin.previewRequest();
   auto wanted = request.initAct().initSetQuota();

@@ -51,6 +51,7 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace pool show", "terrace pool show main"},
       {"terrace pool set", "terrace pool set main --trust mutual"},
       {"terrace pool add-device", "terrace pool add-device main emu:cxl2 --adopt"},
+      {"terrace pool compact", "terrace pool compact main --run 512M --dry-run"},
       {"terrace pool compact", "terrace pool compact main --run 512M --wait"},
       {"terrace pool delete", "terrace pool delete main"},
 

@@ -6,6 +6,7 @@
 
 #include "cli/pools/pool_verbs.h"
 #include "cli/show/describe.h"
+#include "cli/show/preview.h"
 #include "cli/terminal/confirm.h"
 
 namespace terrace::cli {
@@ -18,6 +19,7 @@ struct CompactArguments {
   bool wait = false;
   bool status = false;
   bool end = false;
+  bool dry_run = false;
 };
 
 std::string describe_left(const CompactionStatus& compaction) {
@@ -111,6 +113,12 @@ Status compact_pool(Context& context, CompactArguments& arguments) {
   if (!arguments.status && arguments.run_bytes == 0) {
     TERRACE_ASSIGN_OR_RETURN(arguments.run_bytes, default_run(*client, pool));
   }
+  if (arguments.dry_run) {
+    TERRACE_ASSIGN_OR_RETURN(const PreviewStatus preview,
+                             client->preview_compaction(arguments.pool, arguments.run_bytes));
+    show_preview(context, preview);
+    return {};
+  }
   const uint64_t run_bytes = arguments.status ? 0 : arguments.run_bytes;
   TERRACE_ASSIGN_OR_RETURN(const CompactionStatus compaction,
                            client->compact(arguments.pool, run_bytes, arguments.timeout_ns));
@@ -135,14 +143,16 @@ void add_pool_compact_verb(Command pool, Context& context) {
   compact.add_option("name", arguments->pool, "The pool's name").required();
   Option run = add_size_option(compact, "--run", arguments->run_bytes,
                                "How long a run (default: what is free on the emptiest device)");
+  Option dry_run = compact.add_flag("--dry-run", arguments->dry_run, dry_run_help);
   Option wait =
       compact.add_flag("--wait", arguments->wait, "Until it is there, with lines that say how it stands");
   Option timeout = add_duration_option(compact, "--timeout", arguments->timeout_ns,
                                        "How long it is tried, --wait or not (default and most: 1h)");
   Option status = compact.add_flag("--status", arguments->status, "Only say how the one under way stands");
   Option end = compact.add_flag("--end", arguments->end, "Give the one under way up");
-  status.excludes(run).excludes(wait).excludes(timeout).excludes(end);
-  end.excludes(run).excludes(wait).excludes(timeout);
+  dry_run.excludes(wait).excludes(timeout);
+  status.excludes(run).excludes(wait).excludes(timeout).excludes(end).excludes(dry_run);
+  end.excludes(run).excludes(wait).excludes(timeout).excludes(dry_run);
   on_verb(compact, context, [&context, arguments] { return compact_pool(context, *arguments); });
 }
 

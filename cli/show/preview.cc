@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/show/preview.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/show/describe.h"
@@ -15,15 +16,35 @@ std::string places(capnp::List<rpc::PreviewedPlace>::Reader list) {
   return or_dash(text);
 }
 
+// "emu:cxl0 at 8 MiB (2 MiB), ...": of a lease in many pieces the first ones.
+std::string extents_text(capnp::List<rpc::Extent>::Reader list) {
+  constexpr uint32_t shown_max = 3;
+  std::string text;
+  for (uint32_t i = 0; i < std::min(list.size(), shown_max); ++i) {
+    text += (i == 0 ? "" : ", ") + str(list[i].getDevice()) + " at " + exact_size(list[i].getOffset());
+    if (list.size() > 1) text += " (" + exact_size(list[i].getLength()) + ")";
+  }
+  if (list.size() > shown_max) text += ", " + std::to_string(list.size() - shown_max) + " more";
+  return or_dash(text);
+}
+
+// Of a compaction it matters where on a device: a lease may stay on the same one.
 std::string lease_rows(rpc::Preview::Reader preview) {
   std::vector<std::vector<std::string>> rows;
+  const bool run = preview.hasRun();
   for (const auto lease : preview.getAll()) {
-    rows.push_back({lease.getLease() == 0 ? "new" : std::to_string(lease.getLease()),
-                    or_dash(str(lease.getLabel())), str(lease.getTenant()), exact_size(lease.getBytes()),
-                    places(lease.getTo()), str(lease.getState())});
+    std::vector<std::string> row{lease.getLease() == 0 ? "new" : std::to_string(lease.getLease()),
+                                 or_dash(str(lease.getLabel())), str(lease.getTenant()),
+                                 exact_size(lease.getBytes())};
+    if (run) row.push_back(extents_text(lease.getFromExtents()));
+    row.push_back(run ? extents_text(lease.getToExtents()) : places(lease.getTo()));
+    row.push_back(str(lease.getState()));
+    rows.push_back(std::move(row));
   }
-  return rows.empty() ? ""
-                      : format_table({"LEASE", "LABEL", "TENANT", "SIZE", "TO", "WHAT BECOMES OF IT"}, rows);
+  std::vector<std::string> names{"LEASE", "LABEL", "TENANT", "SIZE"};
+  if (run) names.push_back("FROM");
+  names.insert(names.end(), {"TO", "WHAT BECOMES OF IT"});
+  return rows.empty() ? "" : format_table(names, rows);
 }
 
 std::string bound(uint64_t value, const std::string& text) {

@@ -765,6 +765,10 @@ struct PreviewedAct {    # one of Admin's, with its parameters
   struct OfDevice {
     serial @0 :Text;
   }
+  struct OfPool {
+    pool @0 :Text;
+    runBytes @1 :UInt64; # how long a free run is to be made
+  }
   struct OfTenant {      # both bounds 0: removed
     tenant @0 :Text;
     bytesMax @1 :UInt64 $Json.nullable;
@@ -777,6 +781,7 @@ struct PreviewedAct {    # one of Admin's, with its parameters
     release @3 :OfLease;
     drain @4 :OfDevice;
     setQuota @5 :OfTenant;
+    compact @6 :OfPool;
   }
 }
 
@@ -794,6 +799,8 @@ struct PreviewedLease {  # that the act concerns
   to @5 :List(PreviewedPlace); # where it would lie; empty: nowhere else than now
   state @6 :Text;
   blocked @7 :Bool;      # it will not go by itself; `state` says why and what to do
+  fromExtents @8 :List(Extent); # where a lease that would move lies now
+  toExtents @9 :List(Extent); # of `to`: where exactly, if leases move one after the other
 }
 
 struct PreviewedTenant { # that the act concerns
@@ -821,6 +828,7 @@ struct Preview {         # what an act would do if nobody else asked for anythin
   wouldWait @12 :Bool;   # of a grant without room: with a time to wait it would be in the queue
   waitingBefore @13 :UInt32 $Json.onlyWith("wouldWait"); # behind as many
   holders @14 :List(Text); # sessions that have the lease: "redis-server[1234]"
+  run @15 :Extent $Json.nullable; # of a compaction: the place that it would clear; not sent: there is none
 }
 
 struct WhoAmI {          # who asks, as the manager sees it

@@ -40,6 +40,8 @@ constexpr Act acts[] = {
     {"cancel_waiting", "cancelWaiting", "", "Refuses a grant that waits in the queue"},
     {"drain", "drain", "", "Places nothing more on a device and moves what is there"},
     {"undrain", "undrain", "", "Ends a drain, or puts a failed device back into service"},
+    {"compact", "compact", "", "Makes a longer free run in a pool by moving leases that were granted movable"},
+    {"end_compaction", "endCompaction", "", "Gives the compaction of a pool up; what has moved stays"},
     {"fail_device", "failDevice", "", "Gives a device up: its leases end at once"},
     {"set_quota", "setQuota", "tenant bytes_max leases_max",
      "Bounds a tenant; without bounds: removes its quota"},

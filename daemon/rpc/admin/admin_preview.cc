@@ -28,6 +28,29 @@ void write_places(capnp::List<rpc::PreviewedPlace>::Builder out,
   }
 }
 
+void write_extent(rpc::Extent::Builder out, const PlacedExtent& extent) {
+  out.setDevice(extent.device);
+  out.setOffset(extent.offset);
+  out.setLength(extent.length);
+}
+
+void write_extents(capnp::List<rpc::Extent>::Builder out, const std::vector<PlacedExtent>& extents) {
+  for (uint32_t i = 0; i < extents.size(); ++i) write_extent(out[i], extents[i]);
+}
+
+void write_lease(rpc::PreviewedLease::Builder out, const PreviewedLease& one) {
+  out.setLease(one.lease.value);
+  out.setTenant(one.tenant);
+  out.setHost(one.host);
+  out.setLabel(one.label);
+  out.setBytes(one.bytes);
+  write_places(out.initTo(static_cast<uint32_t>(one.to.size())), one.to);
+  out.setState(one.state);
+  out.setBlocked(one.blocked);
+  write_extents(out.initFromExtents(static_cast<uint32_t>(one.from_extents.size())), one.from_extents);
+  write_extents(out.initToExtents(static_cast<uint32_t>(one.to_extents.size())), one.to_extents);
+}
+
 void write_preview(rpc::Preview::Builder out, const Preview& preview) {
   out.setSummary(preview.summary);
   if (!preview.outcome.ok()) {
@@ -44,17 +67,7 @@ void write_preview(rpc::Preview::Builder out, const Preview& preview) {
   out.setBlockedBytes(preview.blocked_bytes);
   write_places(out.initTo(static_cast<uint32_t>(preview.to.size())), preview.to);
   auto leases = out.initAll(static_cast<uint32_t>(std::min(preview.all.size(), rows_max)));
-  for (uint32_t i = 0; i < leases.size(); ++i) {
-    const PreviewedLease& one = preview.all[i];
-    leases[i].setLease(one.lease.value);
-    leases[i].setTenant(one.tenant);
-    leases[i].setHost(one.host);
-    leases[i].setLabel(one.label);
-    leases[i].setBytes(one.bytes);
-    write_places(leases[i].initTo(static_cast<uint32_t>(one.to.size())), one.to);
-    leases[i].setState(one.state);
-    leases[i].setBlocked(one.blocked);
-  }
+  for (uint32_t i = 0; i < leases.size(); ++i) write_lease(leases[i], preview.all[i]);
   auto tenants = out.initTenants(static_cast<uint32_t>(std::min(preview.tenants.size(), rows_max)));
   for (uint32_t i = 0; i < tenants.size(); ++i) {
     const PreviewedTenant& one = preview.tenants[i];
@@ -67,6 +80,7 @@ void write_preview(rpc::Preview::Builder out, const Preview& preview) {
   }
   out.setWouldWait(preview.would_wait);
   out.setWaitingBefore(static_cast<uint32_t>(preview.waiting_before));
+  if (preview.run.has_value()) write_extent(out.initRun(), *preview.run);
 }
 
 // A message's words, for the way out of the snapshot.
@@ -150,10 +164,22 @@ kj::Promise<void> AdminServer::preview(PreviewContext context) {
         };
         break;
       }
+      case rpc::PreviewedAct::COMPACT: {
+        const auto compact = act.getCompact();
+        const CompactPool command{read_text(compact.getPool()), compact.getRunBytes(),
+                                  now_ns() + limits::compaction_ns_max, now_ns()};
+        make_work = [this, command](const std::set<LeaseId>&) -> Work {
+          return [command, &all = service()](const StateMachine& state) {
+            return preview_compaction(state.copy(), command, [&all](LeaseId id) { return all.holders(id); });
+          };
+        };
+        break;
+      }
       default:
-        refuse(context, Error{.code = ErrorCode::invalid_argument,
-                              .where = "preview",
-                              .detail = "no act is named; there are grant, revoke, release, drain, set_quota"});
+        refuse(context,
+               Error{.code = ErrorCode::invalid_argument,
+                     .where = "preview",
+                     .detail = "no act is named; there are grant, revoke, release, drain, set_quota, compact"});
         return kj::READY_NOW;
     }
     return unheld

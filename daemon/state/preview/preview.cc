@@ -28,7 +28,8 @@ PreviewedTenant tenant_now(const StateMachine& state, const std::string& tenant)
 void tell_granted(const StateMachine& state, const LeaseRow& row, const Grant& command, Preview& preview) {
   PreviewedLease one = lease_of_row(row);
   one.lease = {};
-  one.to = places_of(state, row.extents);
+  one.to_extents = placed_extents(state, row.extents);
+  one.to = places_of(one.to_extents);
   one.state = "granted at once";
   preview.leases = 1;
   preview.bytes = row.bytes;

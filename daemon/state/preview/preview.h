@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,14 @@
 
 namespace terrace::daemon {
 
+// A place on a device, in bytes.
+struct PlacedExtent {
+  std::string device;  // serial
+  uint64_t offset = 0, length = 0;
+
+  bool operator==(const PlacedExtent&) const = default;
+};
+
 // A lease that the act concerns, and what becomes of it.
 struct PreviewedLease {
   LeaseId lease;  // invalid: one that would be made
@@ -29,6 +38,8 @@ struct PreviewedLease {
   std::map<std::string, uint64_t> to;  // serial -> bytes that it would have there; empty: it goes nowhere
   std::string state;                   // in words
   bool blocked = false;                // it does not go by itself; `state` says why and what to do
+  std::vector<PlacedExtent> from_extents = {},
+                            to_extents = {};  // of one that moves; of one that is made the second
 };
 
 // A tenant that the act concerns: what it has, and what bounds it afterwards.
@@ -50,6 +61,8 @@ struct Preview {
   std::vector<PreviewedTenant> tenants;
   uint64_t waiting_before = 0;  // of a grant that would wait: requests before it
   bool would_wait = false;      // of a grant: there is no room now, and it may wait for some
+  std::optional<PlacedExtent> run =
+      {};  // of a compaction: the place that it clears; none: nothing has to be cleared
 };
 
 // Who has a lease: sessions of the manager's, which the state machine does not know.
@@ -62,6 +75,9 @@ Preview preview_grant(StateMachine copy, Grant command);
 // A drain: which leases move, to where, and which do not.
 Preview preview_drain(StateMachine copy, const std::string& serial, uint64_t now_ns,
                       const HolderCount& holders);
+
+// A compaction: which place it clears, which leases move from there, to where, and which do not.
+Preview preview_compaction(StateMachine copy, const CompactPool& command, const HolderCount& holders);
 
 // What is taken from whom, and who of those that wait gets room by that.
 Preview preview_revoke(StateMachine copy, const Revoke& command, size_t holders);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A drain, done to a copy: every lease that may move is moved, and the old memory erased, until none finds room any more.
+// A drain, done to a copy: what is on the device is moved away, as far as it may be.
 #include <algorithm>
-#include <set>
 
-#include "daemon/state/preview/words.h"
+#include "daemon/state/preview/preview_moves.h"
 
 namespace terrace::daemon {
 namespace {
@@ -13,198 +12,45 @@ bool lies_on(const LeaseRow& lease, DeviceId device) {
                      [device](const Extent& extent) { return extent.device == device; });
 }
 
-// Of a lease that leaves the device without being moved. Empty: it has to be moved.
-std::string leaves_by_itself(const LeaseRow& lease) {
-  switch (lease.phase) {
-    case LeasePhase::pending: return "being granted: it is looked at once it is";
-    case LeasePhase::revoking: return "being revoked: it ends by itself";
-    case LeasePhase::fencing:
-    case LeasePhase::scrubbing: return "being erased: it ends by itself";
-    case LeasePhase::transferring: return "being handed over: it is looked at once it is";
-    default: return "";
+void tell_tenants(const StateMachine& state, DeviceId device, Preview& preview) {
+  std::map<std::string, PreviewedTenant> tenants;
+  const uint64_t granule_bytes = state.find_device(device)->granule_bytes;
+  for (const auto& [id, lease] : state.leases()) {
+    uint64_t bytes = 0;
+    for (const Extent& extent : lease.extents)
+      if (extent.device == device) bytes += extent.granules * granule_bytes;
+    if (bytes == 0) continue;
+    PreviewedTenant& tenant = tenants[lease.tenant];
+    tenant.tenant = lease.tenant;
+    tenant.bytes += bytes;
+    ++tenant.leases;
   }
+  for (auto& [name, tenant] : tenants) preview.tenants.push_back(std::move(tenant));
 }
-
-class Drain {
- public:
-  Drain(StateMachine copy, uint64_t now_ns, const HolderCount& holders)
-      : state_(std::move(copy)), now_ns_(now_ns), holders_(holders) {}
-
-  Preview run(const std::string& serial) {
-    Preview preview;
-    const DeviceRow* device = state_.find_device(serial);
-    const bool draining = device != nullptr && device->state == DeviceState::draining;
-    preview.outcome = of(state_.apply(DrainDevice{serial}));
-    if (!preview.outcome.ok()) return preview;
-    const DeviceId id = state_.find_device(serial)->id;
-    tell_tenants(id, preview);
-    sort_leases(id, preview);
-    move_all();
-    preview.all.insert(preview.all.begin(), blocked_.begin(), blocked_.end());
-    preview.all.insert(preview.all.end(), moved_.begin(), moved_.end());
-    sum_up(preview);
-    tell(preview, serial, draining);
-    return preview;
-  }
-
- private:
-  static Status of(const Step& step) { return step.reply.ok() ? Status() : Status(step.reply.error()); }
-
-  void tell_tenants(DeviceId device, Preview& preview) const {
-    std::map<std::string, PreviewedTenant> tenants;
-    const uint64_t granule_bytes = state_.find_device(device)->granule_bytes;
-    for (const auto& [id, lease] : state_.leases()) {
-      uint64_t bytes = 0;
-      for (const Extent& extent : lease.extents)
-        if (extent.device == device) bytes += extent.granules * granule_bytes;
-      if (bytes == 0) continue;
-      PreviewedTenant& tenant = tenants[lease.tenant];
-      tenant.tenant = lease.tenant;
-      tenant.bytes += bytes;
-      ++tenant.leases;
-    }
-    for (auto& [name, tenant] : tenants) preview.tenants.push_back(std::move(tenant));
-  }
-
-  void sort_leases(DeviceId device, Preview& preview) {
-    std::map<LeaseId, WantedMove> wanted;
-    for (const WantedMove& move : state_.moves_wanted()) wanted.emplace(move.lease, move);
-    std::set<LeaseId> targets;
-    for (const auto& [id, move] : wanted)
-      if (move.target.valid()) targets.insert(move.target);
-    for (const auto& [id, lease] : state_.leases()) {
-      if (!lies_on(lease, device)) continue;
-      PreviewedLease one = lease_of_row(lease);
-      const auto at = wanted.find(id);
-      one.state = leaves_by_itself(lease);
-      if (targets.contains(id)) one.state = "the new place of a lease that is moving here: it will move again";
-      if (one.state.empty() && at != wanted.end() && at->second.target.valid()) {
-        one.state = "moving already";
-        one.to = places_of(state_, state_.find_lease(at->second.target)->extents);
-        moved_.push_back(std::move(one));
-      } else if (!one.state.empty()) {
-        ++by_themselves_;
-        preview.all.push_back(std::move(one));
-      } else if (const std::string why = why_stuck(lease, at == wanted.end() ? nullptr : &at->second);
-                 !why.empty()) {
-        block(std::move(one), why);
-      } else {
-        candidates_.push_back(std::move(one));
-      }
-    }
-  }
-
-  std::string why_stuck(const LeaseRow& lease, const WantedMove* move) const {
-    if (lease.phase == LeasePhase::quarantined)
-      return "quarantined: release it to have it erased again, or give it up with the device";
-    if (state_.awaited(lease.id)) return "waits for a device that is not there";
-    if (!lease.movable || move == nullptr || !move->movable)
-      return lease.movable ? "being changed: it is looked at once that has ended"
-                           : "not movable: release or revoke it";
-    const size_t holders = holders_(lease.id);
-    if (holders > 1)
-      return "held by " + std::to_string(holders) + " sessions: all but one have to end, or revoke it";
-    return "";
-  }
-
-  // What found no room may find some once others have left.
-  void move_all() {
-    for (bool some = true; some && !candidates_.empty();) {
-      some = false;
-      std::vector<PreviewedLease> left;
-      for (PreviewedLease& one : candidates_) {
-        const Status moved = move(one);
-        some = some || moved.ok();
-        if (moved.ok()) {
-          moved_.push_back(std::move(one));
-        } else {
-          one.state = moved.error().detail;
-          left.push_back(std::move(one));
-        }
-      }
-      candidates_ = std::move(left);
-    }
-    for (PreviewedLease& one : candidates_) {
-      const std::string why = "finds no room: " + one.state;
-      no_room_bytes_ += one.bytes;
-      block(std::move(one), why);
-    }
-    std::sort(moved_.begin(), moved_.end(),
-              [](const PreviewedLease& a, const PreviewedLease& b) { return a.lease < b.lease; });
-  }
-
-  Status move(PreviewedLease& one) {
-    Step begun = state_.apply(BeginMove{one.lease, "", now_ns_});
-    if (!begun.reply.ok()) return std::move(begun.reply).error();
-    const LeaseId target = std::get<GrantPending>(*begun.reply).lease;
-    one.to = places_of(state_, state_.find_lease(target)->extents);
-    const size_t holders = holders_(one.lease);
-    one.state = holders == 0 ? "moved by the manager" : "its holder is asked to move it";
-    if (holders != 0) ++asked_;
-    add_served(state_.apply(CarveFinished{target, {}, now_ns_}), served_);
-    if (const Status done = of(state_.apply(FinishMove{one.lease, target, "", true, now_ns_})); !done.ok())
-      return done;
-    add_served(state_.apply(FenceFinished{target, {}, now_ns_}), served_);
-    add_served(state_.apply(ScrubFinished{target, {}, now_ns_}), served_);
-    return {};
-  }
-
-  void block(PreviewedLease one, const std::string& why) {
-    one.state = why;
-    one.blocked = true;
-    blocked_.push_back(std::move(one));
-  }
-
-  void sum_up(Preview& preview) const {
-    for (const PreviewedLease& one : moved_) {
-      ++preview.leases;
-      preview.bytes += one.bytes;
-      for (const auto& [serial, bytes] : one.to) preview.to[serial] += bytes;
-    }
-    for (const PreviewedLease& one : blocked_) {
-      ++preview.blocked_leases;
-      preview.blocked_bytes += one.bytes;
-    }
-  }
-
-  void tell(Preview& preview, const std::string& serial, bool draining) const {
-    preview.summary = preview.leases == 0
-                          ? "moves nothing"
-                          : "moves " + count_of(preview.leases, "lease") + ", " + format_size(preview.bytes);
-    if (preview.blocked_leases != 0)
-      preview.summary += "; " + count_of(preview.blocked_leases, "lease") + ", " +
-                         format_size(preview.blocked_bytes) +
-                         (preview.blocked_leases == 1 ? ", stays" : ", stay");
-    if (draining) preview.notes.push_back("device " + serial + " is being drained already");
-    if (preview.all.empty()) preview.notes.push_back("nothing is on " + serial + ": the drain is over at once");
-    if (!preview.to.empty()) preview.notes.push_back("to " + places_text(preview.to));
-    if (asked_ != 0)
-      preview.notes.push_back(count_of(asked_, "lease") + (asked_ == 1 ? " is" : " are") +
-                              " moved by the programs that hold them, when they get to it");
-    if (by_themselves_ != 0)
-      preview.notes.push_back(count_of(by_themselves_, "lease") +
-                              (by_themselves_ == 1 ? " ends or settles" : " end or settle") + " by itself");
-    if (no_room_bytes_ != 0)
-      preview.notes.push_back(format_size(no_room_bytes_) +
-                              " find no room on the other devices: release leases, or add a device");
-    if (served_.granted != 0)
-      preview.notes.push_back(count_of(served_.granted, "request") + " that wait find room meanwhile");
-    preview.notes.push_back("nothing new is placed on " + serial + " until the drain is ended");
-  }
-
-  StateMachine state_;
-  const uint64_t now_ns_;
-  const HolderCount& holders_;
-  std::vector<PreviewedLease> candidates_, moved_, blocked_;
-  Served served_;
-  uint64_t asked_ = 0, by_themselves_ = 0, no_room_bytes_ = 0;
-};
 
 }  // namespace
 
 Preview preview_drain(StateMachine copy, const std::string& serial, uint64_t now_ns,
                       const HolderCount& holders) {
-  return Drain(std::move(copy), now_ns, holders).run(serial);
+  Preview preview;
+  const DeviceRow* before = copy.find_device(serial);
+  const bool draining = before != nullptr && before->state == DeviceState::draining;
+  const Step begun = copy.apply(DrainDevice{serial});
+  if (!begun.reply.ok()) {
+    preview.outcome = begun.reply.error();
+    return preview;
+  }
+  const DeviceId id = copy.find_device(serial)->id;
+  tell_tenants(copy, id, preview);
+  PreviewedMoves moves(std::move(copy), now_ns, holders);
+  moves.run([id](const LeaseRow& lease) { return lies_on(lease, id); }, preview);
+  if (draining) preview.notes.insert(preview.notes.begin(), "device " + serial + " is being drained already");
+  if (preview.all.empty()) preview.notes.push_back("nothing is on " + serial + ": the drain is over at once");
+  if (moves.no_room_bytes() != 0)
+    preview.notes.push_back(format_size(moves.no_room_bytes()) +
+                            " find no room on the other devices: release leases, or add a device");
+  preview.notes.push_back("nothing new is placed on " + serial + " until the drain is ended");
+  return preview;
 }
 
 }  // namespace terrace::daemon

@@ -16,14 +16,20 @@ inline std::string count_of(uint64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-// How much of a lease lies on which device.
-inline std::map<std::string, uint64_t> places_of(const StateMachine& state,
-                                                 const std::vector<Extent>& extents) {
-  std::map<std::string, uint64_t> places;
+// Where a lease lies, and how much of it on which device.
+inline std::vector<PlacedExtent> placed_extents(const StateMachine& state, const std::vector<Extent>& extents) {
+  std::vector<PlacedExtent> places;
   for (const Extent& extent : extents) {
     const DeviceRow* device = state.find_device(extent.device);
-    if (device != nullptr) places[device->serial] += extent.granules * device->granule_bytes;
+    if (device != nullptr)
+      places.push_back({device->serial, extent.first_granule * device->granule_bytes,
+                        extent.granules * device->granule_bytes});
   }
+  return places;
+}
+inline std::map<std::string, uint64_t> places_of(const std::vector<PlacedExtent>& extents) {
+  std::map<std::string, uint64_t> places;
+  for (const PlacedExtent& extent : extents) places[extent.device] += extent.length;
   return places;
 }
 

@@ -577,6 +577,39 @@ class Acts(Dialogs, unittest.TestCase):
         self.b.wait_text("draining")
         self.assertEqual(self.b.complaints(), [])
 
+    def test_the_map_shows_what_a_compaction_would_move_and_then_that_moves(self):
+        for index in range(12):
+            self.t.grant("4M", "p", "--persistent", "--label", f"l{index}", "--tenant", "alice", "--movable")
+        for index in (0, 3, 6, 9):
+            self.t.cli("lease", "release", f"l{index}")
+        free = lambda: self.t.cli("pool", "show", "p").json["pool"]["free_bytes"]
+        self.b.wait(lambda: free() == 64 << 20, "the holes")
+        self.at("map")
+        self.b.wait(lambda: self.free_pixels() > 1000, "the map")
+        outlined = lambda: sum(self.b.colours_of("#marks").get(ink, 0) for ink in ("#b57912", "#e8b54a"))
+        self.b.wait(lambda: self.b.find("input[name=run]"), "the field")
+        self.assertEqual(outlined(), 0)
+        field = self.b.find("input[name=run]")
+        field.send_keys("many")
+        self.b.wait_text("“many” is no size")
+        field.send_keys(browser.Keys.CONTROL, "a")
+        field.send_keys("1T")
+        self.b.wait_text("A compaction would be refused")
+        field.send_keys(browser.Keys.CONTROL, "a")
+        field.send_keys("44M")
+        preview = self.t.cli("pool", "compact", "p", "--run", "44M", "--dry-run").json["preview"]
+        self.b.wait_text(f"A compaction for 44 MiB {preview['summary']}: 44 MiB on {preview['run']['device']} are cleared")
+        self.b.wait(lambda: outlined() > 100, "what moves in the map")
+        self.open_act("compact")
+        self.confirm(f"Compact p: {preview['summary']}")
+        lay = {one["lease"]: one["from_extents"] for one in preview["of_leases"]}
+        lies = lambda: {one["id"]: one["extents"] for one in self.t.cli("lease", "list").json["leases"]}
+        self.assertTrue(lay)
+        self.b.wait(lambda: all(lies()[lease] != extents for lease, extents in lay.items()), "the moves")
+        self.b.wait_text("is free already")
+        self.b.wait(lambda: outlined() == 0, "a map without outlines")
+        self.assertEqual(self.b.complaints(), [])
+
     def test_a_quota_is_set_and_what_is_refused_is_told(self):
         self.t.grant("8M", "p", "--persistent", "--label", "one", "--tenant", "alice")
         self.at("tenants")

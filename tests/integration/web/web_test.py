@@ -368,6 +368,37 @@ class Web(unittest.TestCase):
         done = {entry["verb"] for entry in entries if re.fullmatch(rf"(admin )?uid {os.geteuid()} \(http\[\d+\]\)", entry["actor"])}
         self.assertTrue({"grant", "device drain", "device undrain", "quota set", "revoke", "release"} <= done, done)
 
+    def test_a_compaction_does_what_its_preview_says(self):
+        for index in range(8):
+            self.done("grant", {"tenant": "alice", "bytes": 4 * MIB, "persistent": True, "movable": True, "label": f"l{index}"})
+        for index in (0, 3, 6):
+            self.t.cli("lease", "release", f"l{index}")
+        used = lambda: json.loads(self.unix("/api/v1/devices")[1])["devices"]
+        wait_until(lambda: next(one for one in used() if one["serial"] == "emu:a")["used_bytes"] == 20 * MIB, 60, "the holes")
+        wanted = {"pool": "p", "run_bytes": 40 * MIB}
+        preview = self.previewed(compact=wanted)
+        self.assertEqual((preview["leases"], preview["bytes"], preview["blocked_leases"], preview["refusal"]), (1, 4 * MIB, 0, None))
+        self.assertEqual(preview["run"]["length_bytes"], 40 * MIB)
+        dry = self.t.cli("pool", "compact", "p", "--run", "40M", "--dry-run")
+        self.assertEqual(dry.json["preview"], preview)
+        moved = preview["of_leases"][0]
+        lies = lambda: next(one for one in self.leases() if one["id"] == moved["lease"])["extents"]
+        self.assertEqual(lies(), moved["from_extents"])
+        begun = self.done("compact", wanted)["compaction"]
+        self.assertEqual({"device": begun["device"], "offset_bytes": begun["offset_bytes"], "length_bytes": begun["length_bytes"]},
+                         preview["run"])
+        self.assertEqual([move["lease"] for move in begun["moves"]], [moved["lease"]])
+        wait_until(lambda: lies() == moved["to_extents"], 60, "the move")
+        pool = lambda: json.loads(self.unix("/api/v1/pools")[1])["pools"][0]
+        wait_until(lambda: pool()["largest_free_bytes"] >= 40 * MIB, 60, "the run")
+        # What is there already, what cannot be, and an end to what is under way.
+        self.assertEqual((self.previewed(compact=wanted)["summary"], self.previewed(compact=wanted)["run"]), ("moves nothing", None))
+        refused = self.previewed(compact={"pool": "p", "run_bytes": 60 * MIB})
+        self.assertEqual(self.act("compact", {"pool": "p", "run_bytes": 60 * MIB})[1]["error"]["message"], refused["refusal"])
+        self.t.cli("pool", "compact", "p", "--run", "60M", "--dry-run", check=4)
+        self.t.cli("pool", "compact", "p", "--dry-run", "--wait", check=2)
+        self.done("end_compaction", {"pool": "p"})
+
     def test_only_who_is_known_may_change_something(self):
         body = {"serial": "emu:a"}
         status, document = self.act("drain", body, way=self.tcp)

@@ -75,6 +75,16 @@ TEST_CASE("Preview: it says what is then done, and does nothing") {
   CHECK(text(drain.getPreview().getTo()[0].getDevice()) == "emu:b");
   CHECK(text(drain.getPreview().getTenants()[0].getTenant()) == "alice");
 
+  // Nothing moves: the run is there.
+  const auto compaction = preview(t, admin, [](auto act) {
+    act.initCompact().setPool("p");
+    act.getCompact().setRunBytes(2 * mib);
+  });
+  CHECK(text(compaction.getPreview().getSummary()) == "moves nothing");
+  CHECK_FALSE(compaction.getPreview().hasRun());
+  CHECK(preview(t, admin, [](auto act) { act.initCompact().setPool("p"); }).getPreview().getCode() ==
+        code(ErrorCode::invalid_argument));
+
   const auto quota = preview(t, admin, [](auto act) {
     act.initSetQuota().setTenant("alice");
     act.getSetQuota().setBytesMax(2 * mib);

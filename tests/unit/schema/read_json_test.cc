@@ -62,6 +62,9 @@ TEST_CASE("read_json: of a union one key, and what is within it by the way to it
   Read<rpc::PreviewedAct> drain(R"({"drain": {"serial": "emu:a"}})");
   CHECK(drain.problem.empty());
   CHECK(drain.root.isDrain());
+  Read<rpc::PreviewedAct> compact(R"({"compact": {"pool": "p", "run_bytes": 4096}})");
+  CHECK(compact.problem.empty());
+  CHECK(compact.root.getCompact().getRunBytes() == 4096);
   CHECK(of_act(R"({"drain": {"serial": 7}})") == "drain.serial: 7 is no text");
   CHECK(says(of_act(R"({"drain": {"serials": "a"}})"), "drain has no key \"serials\"; there are serial"));
   CHECK(says(of_act(R"({"drain": {}, "release": {"lease": 1}})"), "drain and release exclude each other"));

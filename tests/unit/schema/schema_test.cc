@@ -141,9 +141,11 @@ TEST_CASE("json: the keys of every struct that is shown") {
   CHECK(keys(to_json(*Message<rpc::AuditEntry>())) == "actor detail sequence subject tenant verb wall_ns");
   CHECK(keys(to_json(*Message<rpc::Finding>())) == "repair severity subject what");
   CHECK(keys(to_json(*Message<rpc::Preview>())) ==
-        "blocked_bytes blocked_leases bytes code holders leases notes of_leases refusal summary tenants to "
+        "blocked_bytes blocked_leases bytes code holders leases notes of_leases refusal run summary tenants to "
         "waiting_before would_wait");
-  CHECK(keys(to_json(*Message<rpc::PreviewedLease>())) == "blocked bytes host label lease state tenant to");
+  CHECK(keys(to_json(*Message<rpc::PreviewedLease>())) ==
+        "blocked bytes from_extents host label lease state tenant to to_extents");
+  CHECK(to_json(*Message<rpc::Preview>())["run"].is_null());
   CHECK(keys(to_json(*Message<rpc::PreviewedTenant>())) == "bytes bytes_max leases leases_max over tenant");
   CHECK(keys(to_json(*Message<rpc::PreviewedPlace>())) == "bytes device");
   CHECK(keys(to_json(*Message<rpc::WhoAmI>())) == "methods name read_only role tenant");

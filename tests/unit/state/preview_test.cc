@@ -28,6 +28,21 @@ std::map<std::string, uint64_t> places(const StateMachine& state, LeaseId id) {
   return found;
 }
 
+std::vector<PlacedExtent> extents(const StateMachine& state, LeaseId id) {
+  std::vector<PlacedExtent> found;
+  for (const Extent& extent : state.find_lease(id)->extents)
+    found.push_back(
+        {state.find_device(extent.device)->serial, extent.first_granule * granule, extent.granules * granule});
+  return found;
+}
+
+bool overlaps(const std::vector<PlacedExtent>& extents, const PlacedExtent& run) {
+  return std::any_of(extents.begin(), extents.end(), [&run](const PlacedExtent& extent) {
+    return extent.device == run.device && extent.offset < run.offset + run.length &&
+           run.offset < extent.offset + extent.length;
+  });
+}
+
 bool lies_on(const StateMachine& state, const LeaseRow& lease, const std::string& serial) {
   return std::any_of(lease.extents.begin(), lease.extents.end(),
                      [&](const Extent& extent) { return state.find_device(extent.device)->serial == serial; });
@@ -213,6 +228,101 @@ TEST_CASE(
   REQUIRE(m.apply(FailDevice{"emu:0", m.now_ns}).reply.ok());
   CHECK(preview_drain(m.machine.copy(), "emu:0", m.now_ns, nobody).outcome.error().code == ErrorCode::busy);
   CHECK(says(preview_drain(m.machine.copy(), "emu:1", m.now_ns, nobody).notes, "the drain is over at once"));
+}
+
+TEST_CASE("preview: a compaction clears the place that its preview names, by the moves that it names") {
+  size_t cleared = 0, moved = 0, stuck = 0, refused = 0, on_the_same = 0;
+  for (unsigned seed = 0; seed < 600; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    Manager m({28, 16});
+    litter(m, random, static_cast<int>(20 + seed % 30));
+    std::set<LeaseId> held_by_two;
+    for (const auto& [id, lease] : m.machine.leases())
+      if (random() % 8 == 0) held_by_two.insert(id);
+    const auto holders = [&](LeaseId id) { return held_by_two.contains(id) ? size_t{2} : size_t{0}; };
+    const CompactPool command{"p", (5 + random() % 10) * granule, m.now_ns + 3600 * second, m.now_ns};
+    const Image before = m.machine.image();
+    const Preview preview = preview_compaction(m.machine.copy(), command, holders);
+    CHECK(same_rows(before, m.machine.image()));
+    CHECK(m.machine.compaction_of(m.machine.find_pool("p")->id) == nullptr);
+    std::map<LeaseId, std::vector<PlacedExtent>> lay;
+    for (const auto& [id, lease] : m.machine.leases()) lay[id] = extents(m.machine, id);
+    const Step step = m.apply(command);
+    REQUIRE(step.reply.ok() == preview.outcome.ok());
+    if (!step.reply.ok()) {
+      ++refused;
+      CHECK(preview.outcome.error().detail == step.reply.error().detail);
+      continue;
+    }
+    const auto reply = std::get<CompactionReply>(*step.reply);
+    REQUIRE(reply.device.valid() == preview.run.has_value());
+    if (!reply.device.valid()) {
+      CHECK(preview.all.empty());
+      CHECK(says(preview.notes, "is free already"));
+      continue;
+    }
+    CHECK(*preview.run == PlacedExtent{m.machine.find_device(reply.device)->serial,
+                                       reply.first_granule * granule, reply.granules * granule});
+    std::set<LeaseId> there;
+    for (const auto& [id, places] : lay)
+      if (overlaps(places, *preview.run)) there.insert(id);
+    CHECK(preview.all.size() == there.size());
+    move_all(m, held_by_two);
+    uint64_t bytes = 0;
+    for (const PreviewedLease& one : preview.all) {
+      CAPTURE(one.lease.value);
+      CAPTURE(one.state);
+      CHECK(there.contains(one.lease));
+      CHECK(one.blocked == overlaps(extents(m.machine, one.lease), *preview.run));
+      if (one.blocked) {
+        ++stuck;
+        CHECK(extents(m.machine, one.lease) == lay[one.lease]);
+        continue;
+      }
+      CHECK(one.from_extents == lay[one.lease]);
+      CHECK(one.to_extents == extents(m.machine, one.lease));
+      CHECK(one.to == places(m.machine, one.lease));
+      bytes += one.bytes;
+      ++moved;
+      on_the_same += one.to_extents.front().device == one.from_extents.front().device ? 1 : 0;
+    }
+    CHECK(preview.bytes == bytes);
+    const bool free_now = m.machine.compaction_of(m.machine.find_pool("p")->id) == nullptr;
+    CHECK(free_now == (preview.blocked_leases == 0));
+    cleared += free_now ? 1 : 0;
+  }
+  CHECK(cleared > 40);
+  CHECK(moved > 60);
+  CHECK(stuck > 5);
+  CHECK(refused > 20);
+  CHECK(on_the_same > 10);
+}
+
+TEST_CASE("preview: a compaction says that it takes another's place, and what it cannot do") {
+  Manager m({8, 8});
+  const auto preview = [&m](const std::string& pool, uint64_t granules) {
+    return preview_compaction(m.machine.copy(), {pool, granules * granule, m.now_ns + 60 * second, m.now_ns},
+                              nobody);
+  };
+  Grant wanted = m.request(2 * granule);
+  wanted.movable = true;
+  std::vector<LeaseRow> leases;
+  for (int i = 0; i < 8; ++i) leases.push_back(m.grant(wanted));
+  CHECK(preview("p", 2).outcome.error().code == ErrorCode::capacity_exhausted);
+  for (const size_t i : {0, 2, 5}) {
+    REQUIRE(m.apply(Release{leases[i].id, "", m.now_ns}).reply.ok());
+    m.finish(leases[i].id);
+  }
+  Preview found = preview("p", 4);
+  CHECK(found.summary == "moves 1 lease, 4 MiB");
+  CHECK_FALSE(says(found.notes, "takes the place"));
+  CHECK(says(found.notes, "clears 8 MiB on emu:"));
+  REQUIRE(m.apply(CompactPool{"p", 4 * granule, m.now_ns + 60 * second, m.now_ns}).reply.ok());
+  CHECK(says(preview("p", 3).notes, "takes the place of the compaction"));
+  CHECK(preview("q", 4).outcome.error().code == ErrorCode::not_found);
+  CHECK(preview("p", 0).outcome.error().code == ErrorCode::invalid_argument);
+  CHECK(preview("p", 9).outcome.error().code == ErrorCode::invalid_argument);
 }
 
 TEST_CASE("preview: a revocation says what is taken from whom, and whom that lets in") {

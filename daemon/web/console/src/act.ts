@@ -27,7 +27,7 @@ export interface Act {
   done: (answer: any) => string;
 }
 
-const previewed = new Set(["grant", "revoke", "release", "drain", "set_quota"]);
+const previewed = new Set(["grant", "revoke", "release", "drain", "set_quota", "compact"]);
 const previewAfterMs = 250, rowsShown = 6;
 
 interface Open { act: Act; key: Record<string, unknown>; asked: number; preview: Preview | null; problem: string; busy: boolean; done: string; timer: number }

@@ -50,6 +50,15 @@ export function drain(device: Device): Act {
       return `The drain of ${device.serial} has begun: ${format.bytes(answer.progress.left_bytes)} left${stuck > 0 ? `, ${stuck} of its leases will not go by themselves` : ""}.`;
     } };
 }
+export function compact(pool: string, run: string): Act {
+  return { path: "compact", title: `Compact pool ${pool}`, verb: `Compact ${pool}`, body: { pool },
+    fields: [{ key: "run_bytes", label: "Free run", value: run, hint: sizeHint, read: format.parseBytes }],
+    done: (answer: { compaction: { active: boolean; left_bytes: number; device: string | null; moves: { blocked: boolean }[] } }) => {
+      const stuck = answer.compaction.moves.filter((move) => move.blocked).length;
+      return !answer.compaction.active ? `Pool ${pool} has such a run.`
+        : `The compaction of ${pool} has begun: ${format.bytes(answer.compaction.left_bytes)} are to leave ${answer.compaction.device}${stuck > 0 ? `, ${stuck} leases will not go by themselves` : ""}.`;
+    } };
+}
 export function undrain(device: Device): Act {
   return { path: "undrain", title: `Put ${device.serial} back`, verb: `Put ${device.serial} back into service`, body: { serial: device.serial },
     about: device.state === "failed" ? "Memory is granted on it again, and what was quarantined for the want of it is erased." : "The drain ends, and memory is granted on it again. What has moved stays where it is.",

@@ -2,7 +2,7 @@
 // Draws the pool map: once for each answer of the manager, and what the pointer or the keyboard is at on a second canvas
 // above it, so that moving the pointer costs the outline only.
 import { stateColour, timeLeftColour, type Theme } from "./colours";
-import { boxes, headHeight, heightOf, rowGap, rowHeight, type Piece, type Strip } from "./map_model";
+import { boxes, headHeight, heightOf, rowGap, rowHeight, type Piece, type Place, type Strip } from "./map_model";
 import { tenantColour } from "./view";
 import type { Lease } from "./types";
 
@@ -142,11 +142,18 @@ export function drawMap(canvas: HTMLCanvasElement, all: Strip[], width: number, 
   }
 }
 
-// All of a lease, wherever it lies, and what a drain would move.
+// All of a lease, wherever it lies, what a drain or a compaction would move, the place that this clears, and where to.
 export function drawMarks(canvas: HTMLCanvasElement, all: Strip[], width: number, lease: Lease | null, moves: Set<number>,
-  theme: Theme): void {
+  theme: Theme, cleared: Place[] = [], targets: Place[] = []): void {
   const context = prepare(canvas, width, heightOf(all));
   const ink = inks(theme);
+  context.strokeStyle = ink.warning;
+  context.lineWidth = 1.5;
+  context.setLineDash([3, 3]);
+  for (const place of targets) outline(context, place.strip, place.first, place.end, width);
+  context.setLineDash([]);
+  context.lineWidth = 3;
+  for (const place of cleared) outline(context, place.strip, place.first, place.end, width);
   for (const strip of all) {
     for (const piece of strip.pieces) {
       if (moves.has(piece.lease.id)) {

@@ -118,6 +118,21 @@ export function spotAt(all: Strip[], x: number, y: number, width: number): Spot 
   return null;
 }
 
+export interface Place { strip: Strip; first: number; end: number } // granules
+
+// Where extents of a preview are in the picture; those of devices that it has not are left out.
+export function placesOf(all: Strip[], extents: Extent[]): Place[] {
+  const found: Place[] = [];
+  for (const extent of extents) {
+    const strip = all.find((one) => one.device.serial === extent.device);
+    if (!strip) continue;
+    const first = Math.floor(extent.offset_bytes / strip.device.granule_bytes);
+    const end = Math.min(strip.granules, Math.ceil((extent.offset_bytes + extent.length_bytes) / strip.device.granule_bytes));
+    if (first < end) found.push({ strip, first, end });
+  }
+  return found;
+}
+
 export interface DrainPreview { leases: Lease[]; bytes: number; movable: number; stuck: Lease[]; room: number }
 
 // What a drain of `serial` would have to move: whole leases, as the manager moves them. Room: what is grantable elsewhere.

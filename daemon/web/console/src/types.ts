@@ -4,8 +4,9 @@
 export interface WhoAmI { name: string; role: string; tenant: string | null; methods: string[]; read_only: string | null }
 export interface PreviewedPlace { device: string; bytes: number }
 export interface Preview { summary: string; refusal: string | null; notes: string[]; leases: number; bytes: number;
-  of_leases: { lease: number | null; tenant: string; label: string; bytes: number; to: PreviewedPlace[]; state: string; blocked: boolean }[];
-  tenants: { tenant: string; bytes: number; leases: number; over: boolean }[]; holders: string[] }
+  of_leases: { lease: number | null; tenant: string; label: string; bytes: number; to: PreviewedPlace[]; state: string; blocked: boolean;
+    from_extents: Extent[]; to_extents: Extent[] }[];
+  tenants: { tenant: string; bytes: number; leases: number; over: boolean }[]; holders: string[]; run: Extent | null }
 export interface Extent { device: string; offset_bytes: number; length_bytes: number }
 export interface Usage { ddr_bytes: number; cxl_bytes: number; live_bytes: number; holder: string; age_ns: number }
 export interface RunCounters { promotions: number; demotions: number; promoted_bytes: number; demoted_bytes: number;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-import { boxes, drainPreview, freeRuns, pieceAt, rowsFor, rowsMax, spotAt, strips, headHeight } from "../src/map_model";
+import { boxes, drainPreview, freeRuns, pieceAt, placesOf, rowsFor, rowsMax, spotAt, strips, headHeight } from "../src/map_model";
 import type { Device, Lease } from "../src/types";
 import { same, test } from "./check";
 
@@ -69,4 +69,10 @@ test("a drain moves whole leases once each, names those that stay, and counts th
   const found = drainPreview(all, "a");
   same([found.leases.map((one) => one.id), found.bytes, found.movable, found.stuck.map((one) => one.id), found.room],
     [[1, 2], 4 * granule, 1, [2], 3 * granule]);
+});
+test("extents of a preview are granules of their strips, and what is not shown is left out", () => {
+  const all = strips([device("a", 10), device("b", 4)], [], "p", 1000);
+  const found = placesOf(all, [{ device: "a", offset_bytes: 2 * granule, length_bytes: 3 * granule }, { device: "c", offset_bytes: 0, length_bytes: granule },
+    { device: "b", offset_bytes: 3 * granule, length_bytes: 2 * granule }, { device: "b", offset_bytes: 9 * granule, length_bytes: granule }]);
+  same(found.map((place) => [place.strip.device.serial, place.first, place.end]), [["a", 2, 5], ["b", 3, 4]]);
 });

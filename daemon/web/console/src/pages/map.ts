@@ -3,9 +3,10 @@
 import { actButton } from "../act";
 import * as acts from "../acts";
 import { stateColour, timeLeftSteps, endlessColour } from "../colours";
+import { compactionControls, compactionMarks, compactionText } from "../compaction";
 import * as format from "../format";
 import { colourOf, drawMap, drawMarks, type ColourBy } from "../map_canvas";
-import { drainPreview, spotAt, strips, type Spot, type Strip } from "../map_model";
+import { drainPreview, placesOf, spotAt, strips, type Spot, type Strip } from "../map_model";
 import type { Lease } from "../types";
 import { h, type Child, type VNode } from "../vdom";
 import { card, empty, fact, loading, phaseBadge, swatch, tenantColour, tenantName, type View } from "../view";
@@ -43,7 +44,9 @@ function leaseAt(): Lease | null { return spot?.piece?.lease ?? null; }
 function mark(view: View): void {
   if (!marks) return;
   const preview = drained === "" ? [] : drainPreview(shown, drained).leases;
-  drawMarks(marks, shown, width, leaseAt(), new Set(preview.map((lease) => lease.id)), view.theme);
+  const compaction = compactionMarks();
+  const moves = new Set([...preview.map((lease) => lease.id), ...compaction.moves]);
+  drawMarks(marks, shown, width, leaseAt(), moves, view.theme, placesOf(shown, compaction.run), placesOf(shown, compaction.targets));
 }
 
 // The same place in the picture of a newer answer: of the same lease, or of the same free granule.
@@ -180,10 +183,11 @@ export function map(view: View): Child {
     choice("Colour by", by, [["tenant", "tenant"], ["state", "state"], ["time", "time left"]], (value) => { by = value as ColourBy; view.redraw(); }),
     choice("Preview a drain of", drained, [["", "–"], ...members.map((one): [string, string] => [one.serial, one.serial])],
       (value) => { drained = value; view.redraw(); }),
-    drained !== "" && actButton(view, "Drain…", "drain", () => acts.drain(members.find((one) => one.serial === drained)!))];
+    drained !== "" && actButton(view, "Drain…", "drain", () => acts.drain(members.find((one) => one.serial === drained)!)),
+    ...compactionControls(view, pool.name)];
   const name = `Map of pool ${pool.name}: ${members.length} devices, ${leases.length} leases. Arrow keys step through the pieces.`;
   return card(`Pool ${pool.name}`, `${format.bytes(pool.capacity_bytes)}, ${format.bytes(pool.grantable_bytes)} grantable, longest free run ${format.bytes(pool.largest_free_bytes)}`,
-    h("div", { class: "controls" }, controls), preview(),
+    h("div", { class: "controls" }, controls), preview(), compactionText(),
     h("div", { class: "map", ref: place(view) },
       h("canvas", { id: "map", "aria-hidden": "true", ref: draw }),
       h("canvas", { id: "marks", tabindex: "0", role: "img", "aria-label": name,
