@@ -256,6 +256,7 @@ Result<std::unique_ptr<Clients>> listen_for_clients(const DaemonConfig& config, 
   TERRACE_ASSIGN_OR_RETURN(std::vector<ClientPort> ports, bind_client_ports(config, io));
   if (ports.empty()) return std::unique_ptr<Clients>();
   auto clients = std::make_unique<Clients>(service, *credentials, io.provider->getTimer());
+  if (config.tls_renew_clients) clients->renew_certificates();
   answer_to_certificate(web, *credentials);
   const std::vector<SocketConfig> configured = sockets_of(config);
   for (ClientPort& port : ports) {

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <ctime>
 
 #include "cli/client/admin_client.h"
 #include "cli/client/tls_stream.h"
@@ -77,7 +79,9 @@ Connection::Connection(std::string socket_path, uint64_t timeout)
 Status Connection::reach(const Context& context) {
   remote = !remote_address(context).empty();
   if (remote) {
-    TERRACE_ASSIGN_OR_RETURN(stream, connect_over_tls(context, io));
+    TERRACE_ASSIGN_OR_RETURN(const ClientFiles files, read_client_files(context.remote));
+    certificate = OwnCertificate(files);
+    TERRACE_ASSIGN_OR_RETURN(stream, connect_over_tls(context, files, io));
     client = kj::heap<capnp::TwoPartyClient>(*stream);
   } else {
     TERRACE_ASSIGN_OR_RETURN(UniqueFd fd, connect_socket(path, call_timeout_ns));
@@ -120,7 +124,22 @@ Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
                  .detail = "the daemon at " + path + " chose protocol version " + std::to_string(version) +
                            ", which this program does not speak"};
   }
+  if (connection->remote) connection->look_again_ = std::chrono::steady_clock::now();
   return connection;
+}
+
+void Connection::keep_certificate() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!look_again_.has_value() || now < *look_again_) return;
+  look_again_ = now + std::chrono::minutes(1);  // first: to renew is a call, too
+  const int64_t now_s = std::time(nullptr);
+  if (!certificate.renewal_is_due(now_s)) return;
+  const std::string warning = certificate.end_warning(now_s);
+  const Status renewed = certificate.renew(*this);
+  if (renewed.ok() || renewed.error().code == ErrorCode::busy || warning.empty() || warned_) return;
+  warned_ = true;
+  std::fprintf(stderr, "terrace: %s, and it was not renewed: %s; `terrace cert client` makes another\n",
+               warning.c_str(), renewed.error().detail.c_str());
 }
 
 Result<rpc::TenantSession::Client> Connection::open_session(const std::string& tenant, std::string* name) {

@@ -8,10 +8,13 @@
 #include <capnp/rpc-twoparty.h>
 #include <kj/async-io.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "cli/client/own_certificate.h"
 #include "cli/terminal/output.h"
 #include "core/base/unique_fd.h"
 #include "core/schema/enumerants.h"
@@ -44,7 +47,8 @@ struct Connection {
   rpc::Gateway::Client gateway = nullptr;
   bool admin = false;  // whether the operator's interface may be opened here, all of it or an operator's part
   std::string role;    // of the socket; empty: an older daemon's
-  std::string own_tenant;  // whom this program acts for there; empty: nobody
+  std::string own_tenant;      // whom this program acts for there; empty: nobody
+  OwnCertificate certificate;  // over TLS: with which this connection was made, or what has taken its place
 
   // Opens a tenant's session (empty: the tenant of this uid), whose name goes into `*name` unless that is null.
   Result<rpc::TenantSession::Client> open_session(const std::string& tenant, std::string* name = nullptr);
@@ -55,6 +59,7 @@ struct Connection {
   template <typename Params, typename Results, typename Read>
   auto call(capnp::Request<Params, Results> request, Read read)
       -> Result<decltype(read(std::declval<capnp::Response<Results>&>()))> {
+    keep_certificate();
     return finish<Results>(call_timeout_ns, method_name<Params>(), read, [&](bool* timed_out) {
       return send(kj::mv(request), call_timeout_ns, timed_out).wait(io.waitScope);
     });
@@ -65,6 +70,7 @@ struct Connection {
   template <typename Params, typename Results, typename Read>
   auto call_reporting(capnp::Request<Params, Results> request, const LongCall& options, Read read)
       -> Result<decltype(read(std::declval<capnp::Response<Results>&>()))> {
+    keep_certificate();
     return finish<Results>(options.timeout_ns, method_name<Params>(), read, [&](bool* timed_out) {
       return wait_reporting(send(kj::mv(request), options.timeout_ns, timed_out), options.waiting);
     });
@@ -80,6 +86,9 @@ struct Connection {
 
  private:
   Status reach(const Context& context);
+  // Has a certificate that ends soon renewed, and says so where that cannot be. A connection may live for long, so it looks
+  // again once a minute.
+  void keep_certificate();
   // "Admin.drain"; lives as long as the process.
   template <typename Params>
   static const char* method_name() {
@@ -145,6 +154,9 @@ struct Connection {
     }
     return watched.wait(io.waitScope);
   }
+
+  std::optional<std::chrono::steady_clock::time_point> look_again_;  // at the certificate; none before hello
+  bool warned_ = false;
 };
 
 }  // namespace terrace::cli

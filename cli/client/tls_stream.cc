@@ -84,23 +84,6 @@ Result<std::string> host_and_port(const std::string& address) {
   return rest;
 }
 
-struct ClientFiles {
-  std::string ca_path, certificate_path, key_path;
-  std::string ca, certificate, key;  // PEM
-};
-
-Result<ClientFiles> read_files(const RemoteOptions& options) {
-  ClientFiles files;
-  files.ca_path = choose(options.ca, "TERRACE_TLS_CA", "ca.pem");
-  files.certificate_path = choose(options.certificate, "TERRACE_TLS_CERT", "client.pem");
-  files.key_path = choose(options.key, "TERRACE_TLS_KEY", "client.key");
-  TERRACE_ASSIGN_OR_RETURN(files.ca, read_tls_file(files.ca_path, "CA certificate (--tls-ca)", false));
-  TERRACE_ASSIGN_OR_RETURN(files.certificate,
-                           read_tls_file(files.certificate_path, "certificate (--tls-cert)", false));
-  TERRACE_ASSIGN_OR_RETURN(files.key, read_tls_file(files.key_path, "key (--tls-key)", true));
-  return files;
-}
-
 // kj throws at a file that is no PEM, and at a key that is another certificate's.
 Result<kj::Own<kj::TlsContext>> make_context(const ClientFiles& files) {
   const auto text = [](const std::string& pem) { return kj::StringPtr(pem.c_str(), pem.size()); };
@@ -204,10 +187,22 @@ std::string refused_over_tls(const std::string& description) {
   return "";
 }
 
-Result<kj::Own<kj::AsyncIoStream>> connect_over_tls(const Context& context, kj::AsyncIoContext& io) {
+Result<ClientFiles> read_client_files(const RemoteOptions& options) {
+  ClientFiles files;
+  files.ca_path = choose(options.ca, "TERRACE_TLS_CA", "ca.pem");
+  files.certificate_path = choose(options.certificate, "TERRACE_TLS_CERT", "client.pem");
+  files.key_path = choose(options.key, "TERRACE_TLS_KEY", "client.key");
+  TERRACE_ASSIGN_OR_RETURN(files.ca, read_tls_file(files.ca_path, "CA certificate (--tls-ca)", false));
+  TERRACE_ASSIGN_OR_RETURN(files.certificate,
+                           read_tls_file(files.certificate_path, "certificate (--tls-cert)", false));
+  TERRACE_ASSIGN_OR_RETURN(files.key, read_tls_file(files.key_path, "key (--tls-key)", true));
+  return files;
+}
+
+Result<kj::Own<kj::AsyncIoStream>> connect_over_tls(const Context& context, const ClientFiles& files,
+                                                    kj::AsyncIoContext& io) {
   const std::string address = remote_address(context);
   TERRACE_ASSIGN_OR_RETURN(const std::string place, host_and_port(address));
-  TERRACE_ASSIGN_OR_RETURN(const ClientFiles files, read_files(context.remote));
   TERRACE_ASSIGN_OR_RETURN(kj::Own<kj::TlsContext> tls, make_context(files));
   const std::string name = context.remote.server_name.empty() ? tls_server_name : context.remote.server_name;
   bool late = false;

@@ -119,6 +119,7 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace cert client", "terrace cert client ops --ca /etc/terrace/ca --pkcs12"},
       {"terrace cert client", "terrace cert client ci --role tenant --tenant training --ca /etc/terrace/ca"},
       {"terrace cert show", "terrace cert show hostb.pem"},
+      {"terrace cert renew", "terrace cert renew --connect tls://10.0.0.1:7443"},
       {"terrace cert revoke", "terrace cert revoke hostb --ca /etc/terrace/ca"},
       {"terrace cert list", "terrace cert list --ca /etc/terrace/ca"},
 

@@ -29,6 +29,8 @@ Status write_atomically(const std::string& path, const std::string& text) {
     else if (errno != EINTR)
       status = os_error(errno, where, "cannot write " + path);
   }
+  // What an older file of that name was may be needed after a crash: a certificate.
+  if (status.ok() && ::fsync(file.get()) != 0) status = os_error(errno, where, "cannot write " + path);
   if (status.ok() && ::fchmod(file.get(), 0666 & ~mask) != 0)
     status = os_error(errno, where, "cannot write " + path);
   if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0)

@@ -16,6 +16,7 @@
 #include "cli/tools/cert_addresses.h"
 #include "cli/tools/cert_files.h"
 #include "cli/tools/cert_pkcs12.h"
+#include "cli/tools/cert_renew.h"
 #include "cli/tools/cert_revoke.h"
 #include "cli/tools/cert_show.h"
 #include "core/base/host_names.h"
@@ -307,6 +308,7 @@ void add_cert_verbs(Command app, Context& context) {
   on_verb(client, context, [&context, arguments] { return issue_client(context, *arguments); });
 
   add_cert_show_verb(cert, context);
+  add_cert_renew_verb(cert, context);
   add_cert_revocation_verbs(cert, context);
 }
 

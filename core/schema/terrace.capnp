@@ -627,6 +627,9 @@ interface Gateway {
         -> (error :Error, session :TenantSession, tenant :Text);
   # `tenant` empty: the peer's own. Only an administrator may name another one.
   openAdmin @2 () -> (error :Error, admin :Admin);
+  renewCertificate @3 () -> (error :Error, certificate :Text);
+  # Over TLS only: another one (PEM) for the key and the rights of the certificate that this connection came with. Busy
+  # before half of its life is over; unsupported where the manager has not the CA's key.
 }
 
 interface LeaseListener {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "daemon/clients/client_rights.h"
+#include "daemon/log/log.h"
 #include "daemon/tls/tls.h"
 
 namespace terrace::daemon {
@@ -38,6 +39,10 @@ void answer_in_plain(const UniqueFd& peer, const std::string& answer) {
 
 Error no_entry(const std::string& why) {
   return Error{.code = ErrorCode::permission_denied, .where = "tls", .detail = why};
+}
+
+Error no_renewal(ErrorCode code, const std::string& why) {
+  return Error{.code = code, .where = "renewCertificate", .detail = why};
 }
 
 }  // namespace
@@ -139,8 +144,15 @@ kj::Promise<void> Clients::linger(std::shared_ptr<UniqueFd> refused) {
 kj::Promise<void> Clients::serve(Shaken shaken, const Port& port, const std::string& address, int fd) {
   auto client = std::make_shared<RemoteClient>(remote_client(shaken.peer, *port.socket, address));
   client->number = number_of(client->name);
-  if (!client->refused.empty())
+  if (!client->refused.empty()) {
     deny(*client, client->refused);  // it is served all the same, with just that answer
+  } else {
+    client->renew = [alive = std::weak_ptr<Clients*>(alive_), known = *client,
+                     newest = shaken.peer]() mutable -> Result<std::string> {
+      if (const auto clients = alive.lock()) return (*clients)->renew(known, newest);
+      return no_renewal(ErrorCode::unavailable, "this manager is ending");
+    };
+  }
   PeerCredentials peer;
   peer.uid = no_uid;
   peer.socket = port.socket;
@@ -172,6 +184,25 @@ void Clients::close_revoked() {
     deny(*served->client, "its certificate was revoked");
     served->cut.fulfiller->fulfill();
   }
+}
+
+// `newest`: what this connection has, which what is made takes the place of. As of hosts' the certificate that is renewed
+// stays good until its end; a list may have come since the handshake.
+Result<std::string> Clients::renew(const RemoteClient& client, CertificateFacts& newest) {
+  if (!renews_)
+    return no_renewal(ErrorCode::unsupported,
+                      "this manager renews no certificates of clients ([tls] renew_clients)");
+  if (credentials_.is_revoked(client.serial) || credentials_.is_revoked(newest.serial)) {
+    deny(client, "its certificate was revoked");
+    return no_renewal(ErrorCode::permission_denied, "its certificate was revoked");
+  }
+  TERRACE_ASSIGN_OR_RETURN(std::string pem, credentials_.renew(newest));
+  TERRACE_ASSIGN_OR_RETURN(newest, parse_facts(pem));
+  const std::string who = "client " + client.name;
+  service_.engine().note("renew-certificate", who, "serial " + newest.serial,
+                         Actor{.text = who + " from " + client.address, .administrator = false});
+  log::info("the certificate of {} was renewed: {}", who, shown_certificate(newest));
+  return pem;
 }
 
 uint32_t Clients::number_of(const std::string& name) {

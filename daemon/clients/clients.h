@@ -44,6 +44,9 @@ class Clients final : private kj::TaskSet::ErrorHandler {
   void listen(kj::Own<kj::ConnectionReceiver> port, std::shared_ptr<const ServedSocket> socket,
               PortProtocol protocol);
 
+  // From now on who is connected may have its certificate renewed, where `credentials` can.
+  void renew_certificates() { renews_ = true; }
+
  private:
   struct Port {
     kj::Own<kj::ConnectionReceiver> receiver;
@@ -58,6 +61,7 @@ class Clients final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> until_ended(int64_t ends_s);
   kj::Promise<void> linger(std::shared_ptr<UniqueFd> refused);
   void close_revoked();
+  Result<std::string> renew(const RemoteClient& client, CertificateFacts& newest);
   uint32_t number_of(const std::string& name);
   void deny(const RemoteClient& client, const std::string& why);
   void refuse_stranger(const Port& port, const std::string& address, const std::string& why);
@@ -72,6 +76,7 @@ class Clients final : private kj::TaskSet::ErrorHandler {
   std::map<std::string, uint32_t> numbers_;  // of names in certificates, which the CA bounds
   std::set<Served*> served_;
   uint32_t lingering_ = 0;
+  bool renews_ = false;
   std::shared_ptr<Clients*> alive_;  // for what Credentials calls
   kj::TaskSet tasks_;
 };

@@ -56,6 +56,7 @@ struct DaemonConfig {
   std::string tls_ca, tls_certificate, tls_key;  // PEM files of `terrace cert`
   std::string tls_ca_key;                  // manager: renews agents' certificates with it; empty: none are
   uint32_t tls_renew_days = 30;            // how long what it renews is good
+  bool tls_renew_clients = false;          // whether clients' certificates are renewed with it, too
   std::string tls_revoked;                 // its list of revoked ones; empty: none is
   uint64_t host_lease_ns = 30 * ns_per_s;  // manager: how long a host keeps its leases without word from it
   std::map<std::string, std::set<std::string>> host_tenants;  // manager: host -> whom it may act for; none: all

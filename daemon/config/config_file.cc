@@ -192,6 +192,7 @@ void read_hosts(Section& top, const std::string& path, std::vector<std::string>&
     section.text("revoked", config.tls_revoked);
     section.text("ca_key", config.tls_ca_key);
     section.number("renew_days", config.tls_renew_days);
+    section.boolean("renew_clients", config.tls_renew_clients);
     section.finish();
   }
   const toml::table* hosts = top.table("hosts");

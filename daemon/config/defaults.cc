@@ -211,6 +211,8 @@ void check_hosts(const DaemonConfig& config, Problems& problems) {
   }
   if (agent && !config.tls_ca_key.empty())
     problems.push_back({{"tls", "ca_key"}, "an agent has no use for the CA's key: keep it from every host"});
+  if (config.tls_renew_clients && config.tls_ca_key.empty())
+    problems.push_back({{"tls", "renew_clients"}, "renew_clients needs the CA's key: [tls] ca_key"});
   if (config.tls_renew_days < 1 || config.tls_renew_days > 36'500)
     problems.push_back({{"tls", "renew_days"}, "renew_days must be 1 to 36500"});
   check_host_lease(config.host_lease_ns, problems);

@@ -30,6 +30,7 @@ constexpr Key keys[] = {
     key<&DaemonConfig::tls_key>("tls.key", When::next_start),
     key<&DaemonConfig::tls_ca_key>("tls.ca_key", When::next_start),
     key<&DaemonConfig::tls_renew_days>("tls.renew_days", When::next_start),
+    key<&DaemonConfig::tls_renew_clients>("tls.renew_clients", When::next_start),
     key<&DaemonConfig::tls_revoked>("tls.revoked", When::next_start),
     key<&DaemonConfig::host_tenants>("hosts", When::now),
     key<&DaemonConfig::runtime_directory>("runtime_directory", When::next_start),

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
+#include "core/base/result.h"
 #include "daemon/model/socket_role.h"
 
 namespace terrace::daemon {
@@ -17,6 +19,8 @@ struct RemoteClient {
   std::string tenant;                    // whom it acts for; empty: nobody
   uint32_t number = 0;                   // the same for all certificates of its name
   std::string refused;                   // not empty: why it may do nothing here
+  // Makes another certificate (PEM) for its key and rights, once it is time; empty: nobody does.
+  std::function<Result<std::string>()> renew;
 };
 
 }  // namespace terrace::daemon

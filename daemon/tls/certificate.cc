@@ -18,7 +18,6 @@
 namespace terrace::daemon {
 namespace {
 
-constexpr int64_t day_s = 86'400;
 constexpr size_t credential_bytes_max = 8 * 1024 * 1024;  // a list of a hundred thousand revoked ones
 
 std::string der_of(X509& certificate) {
@@ -108,20 +107,6 @@ CertificateFacts facts_of(x509_st& certificate) {
           .der = der_of(certificate)};
 }
 
-int64_t days_left(int64_t ends_s, int64_t now_s) {
-  return std::max<int64_t>(ends_s - now_s, 0) / day_s;
-}
-
-bool ends_soon(int64_t begins_s, int64_t ends_s, int64_t now_s) {
-  constexpr int64_t soon_s = 30 * day_s;
-  const int64_t life_s = std::max<int64_t>(ends_s - begins_s, 0);
-  return ends_s - now_s < std::min(soon_s, life_s / 4);
-}
-
-bool renewal_is_due(int64_t begins_s, int64_t ends_s, int64_t now_s) {
-  return ends_s - now_s < std::max<int64_t>(ends_s - begins_s, 0) / 3;
-}
-
 Result<Issuer> read_issuer(const std::string& ca, const std::string& key, int64_t days) {
   Issuer issuer;
   TERRACE_ASSIGN_OR_RETURN(issuer.ca_pem, read_credential(ca, "CA certificate", false));
@@ -151,7 +136,7 @@ Result<std::string> issue_again(const Issuer& issuer, const CertificateFacts& ol
   }
   const int64_t ca_left_s = unix_time(*X509_get0_notAfter(ca.get())) - static_cast<int64_t>(std::time(nullptr));
   const Ssl<BIO> bio(BIO_new(BIO_s_mem()));
-  if (!begin_again(*certificate, std::min(issuer.days * day_s, ca_left_s)) ||
+  if (!begin_again(*certificate, std::min(issuer.days * certificate_day_s, ca_left_s)) ||
       X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0 || bio == nullptr ||
       PEM_write_bio_X509(bio.get(), certificate.get()) != 1) {
     ERR_clear_error();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a certificate says that matters here, and how much of its life is left.
+// What a certificate says that matters here; core/identity/certificate_life.h says how much of its life is left.
 //
 // Place     Credentials reads them, Agents tells of them. libcrypto stays in the .cc files.
 // Threads   Pure functions.
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/identity/certificate_life.h"
 
 struct x509_st;
 
@@ -26,18 +27,6 @@ struct CertificateFacts {
 };
 
 CertificateFacts facts_of(x509_st& certificate);
-
-// Whole days until `ends_s`; 0 when that has passed.
-int64_t days_left(int64_t ends_s, int64_t now_s);
-
-// Whether it is time to say that it ends: 30 days before, or a quarter of its life where that is less. Thirty days are
-// enough to do something by hand; a certificate that something renews at a third of its life is told of only when that
-// has not happened.
-bool ends_soon(int64_t begins_s, int64_t ends_s, int64_t now_s);
-
-// Whether it is time to get another one, where something can be asked for it: at a third of its life, well before
-// ends_soon() is.
-bool renewal_is_due(int64_t begins_s, int64_t ends_s, int64_t now_s);
 
 // A CA's certificate with its key: what a manager needs to renew certificates.
 struct Issuer {

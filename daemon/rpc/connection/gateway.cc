@@ -92,7 +92,29 @@ class GatewayServer final : public rpc::Gateway::Server {
     return kj::READY_NOW;
   }
 
+  kj::Promise<void> renewCertificate(RenewCertificateContext context) override {
+    const auto slot = admit(*connection_, context);
+    if (slot == nullptr) return kj::READY_NOW;
+    const Result<std::string> renewed = renewed_certificate();
+    if (renewed.ok()) {
+      context.getResults().setCertificate(*renewed);
+    } else {
+      refuse(context, renewed.error());
+    }
+    return kj::READY_NOW;
+  }
+
  private:
+  Result<std::string> renewed_certificate() const {
+    constexpr const char* where = "renewCertificate";
+    TERRACE_RETURN_IF_ERROR(greeted(where));
+    const auto& remote = connection_->peer.remote;
+    if (remote != nullptr && remote->renew) return remote->renew();
+    return Error{.code = ErrorCode::unsupported,
+                 .where = where,
+                 .detail = "only who came over TLS, with a client's certificate, has one to renew"};
+  }
+
   Service& service() { return connection_->service; }
 
   void note_denied(const char* what, const Error& error) {

@@ -243,6 +243,97 @@ class Roles(Case):
             follower.stderr.close()
 
 
+@unittest.skipIf(shutil.which("openssl") is None, "openssl is not installed: nothing else makes certificates that end soon")
+class Renewed(Case):
+    """Short certificates of clients, renewed by the commands that use them."""
+
+    def start(self, renews=True):
+        if renews:
+            self.write_config(self.config.read_text().replace("[tls]", f'[tls]\nca_key = "{self.ca}/ca.key"\nrenew_days = 7\n'
+                                                              "renew_clients = true"))
+        super().start()
+
+    def shown(self, name):
+        return self.cert("show", self.ca / f"{name}.pem")
+
+    def test_any_command_renews_what_is_about_to_end_and_keeps_its_rights(self):
+        self.start()
+        self.made_by_openssl("short", 600, "role=tenant;tenant=training")
+        old, key = self.shown("short"), (self.ca / "short.key").read_bytes()
+        (self.ca / "short.pem").chmod(0o644)
+        self.at("short", "lease", "list", port=self.training)
+        new = self.shown("short")
+        self.assertNotEqual(new["serial"], old["serial"])
+        self.assertIn(new["days_left"], (6, 7))  # the one a second later
+        for same in ("name", "role", "client_role", "tenant", "issuer"):
+            self.assertEqual(new[same], old[same], same)
+        self.assertEqual((self.ca / "short.key").read_bytes(), key)
+        self.assertEqual([path.name for path in self.ca.glob("short.pem*")], ["short.pem"])
+        rows = self.audit("renew-certificate")
+        self.assertEqual([(row["subject"], row["detail"]) for row in rows], [("client short", f"serial {new['serial']}")])
+        self.assertTrue(rows[0]["actor"].startswith("client short from 127.0.0.1"), rows)
+        # Not again before it is time; by hand no sooner.
+        self.at("short", "lease", "list", port=self.training)
+        self.assertEqual(self.shown("short")["serial"], new["serial"])
+        self.denied("short", "cert", "renew", port=self.training, says="more than half of its life left", code=7)
+        self.assertIn("renewed by a manager over TLS", self.t.cli("cert", "renew", check=USAGE).json["error"]["message"])
+        # The CA knows it: its name takes it back.
+        self.revoke("short", "--client")
+        self.wait_log("was read again: 1 entries")
+        self.denied("short", "cert", "renew", port=self.training, says="refused our certificate: it was revoked")
+        self.assertEqual(len(self.audit("renew-certificate")), 1)
+
+    def test_by_hand_the_end_is_told(self):
+        self.start()
+        self.made_by_openssl("short", 2200)  # of 5,800 seconds: not due by itself
+        self.at("short", "status")
+        self.assertEqual(self.audit("renew-certificate"), [])
+        told = self.at("short", "cert", "renew")
+        self.assertEqual(told["certificate"], str(self.ca / "short.pem"))
+        self.assertIn(told["days_left"], (6, 7))
+        self.assertIn(self.shown("short")["days_left"], (6, 7))
+
+    def test_what_follows_events_outlives_the_certificate_with_which_it_began(self):
+        self.start()
+        self.made_by_openssl("short", 20)
+        follower = self.t.popen(self.t.terrace, "--json", *self.options("short", self.watch), "events", "--follow",
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        lines, errors = [], []
+        readers = [threading.Thread(target=lambda: lines.extend(follower.stdout), daemon=True),
+                   threading.Thread(target=lambda: errors.extend(follower.stderr), daemon=True)]
+        for reader in readers:
+            reader.start()
+        try:
+            wait_until(lambda: any("the manager answers again" in line for line in errors) or follower.poll() is not None, 90,
+                       "the end of the first certificate")
+            self.assertTrue(any("its certificate has expired" in row["detail"] for row in self.audit("denied connection")))
+            self.t.cli("device", "drain", "emu:a")
+            wait_until(lambda: any(json.loads(line)["kind"] == "device_draining" for line in list(lines)), 60, "what happens after it")
+        finally:
+            follower.send_signal(signal.SIGKILL)
+            follower.wait(60)
+            for reader in readers:
+                reader.join(60)
+            follower.stdout.close()
+            follower.stderr.close()
+
+    def test_a_manager_that_renews_none_says_so_and_the_command_warns(self):
+        self.start(renews=False)
+        self.made_by_openssl("short", 600)
+        before = (self.ca / "short.pem").read_bytes()
+        said = self.t.cli(*self.options("short", self.whole), "status", check=0)
+        self.assertIn(f"the certificate {self.ca}/short.pem of client:short ends within 1 day, and it was not renewed", said.err)
+        self.assertIn("renew_clients", said.err)
+        self.denied("short", "cert", "renew", says="renew_clients", code=FAILED)
+        self.assertEqual(self.t.cli(*self.options("ops", self.whole), "status").err, "")  # 90 days
+        self.assertEqual((self.ca / "short.pem").read_bytes(), before)
+        self.assertEqual(self.audit("renew-certificate"), [])
+
+    def test_without_the_cas_key_it_does_not_start(self):
+        self.write_config(self.config.read_text().replace("[tls]", "[tls]\nrenew_clients = true"))
+        self.assertIn("renew_clients needs the CA's key", self.t.fails_to_start())
+
+
 class Refused(Case):
     def test_strangers_are_refused_as_events_and_leave_the_audit_log_alone(self):
         self.start()
