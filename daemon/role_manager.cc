@@ -21,6 +21,7 @@
 #include "core/identity/machine_name.h"
 #include "core/version/version.h"
 #include "daemon/audit/audit_file.h"
+#include "daemon/audit/audit_journal.h"
 #include "daemon/audit/audit_syslog.h"
 #include "daemon/clients/clients.h"
 #include "daemon/config/log.h"
@@ -184,19 +185,27 @@ class AuditCopies {
           AuditFileOptions{.path = config.audit_file, .rotate_bytes = config.audit_rotate_bytes});
     if (config.audit_syslog)
       syslog_ = std::make_unique<AuditSyslog>(AuditSyslogOptions{.socket = config.audit_syslog_socket});
+    if (config.audit_journal)
+      journal_ = std::make_unique<AuditJournal>(JournalOptions{.socket = config.events_journal_socket,
+                                                               .entry = "an entry of the audit log",
+                                                               .entries = "entries of the audit log",
+                                                               .meanwhile = ", and are in the store",
+                                                               .waiting_bytes_max = 16ull << 20});
   }
   // Empty: nowhere.
   std::function<void(const std::vector<AuditRow>&)> sink() {
-    if (file_ == nullptr && syslog_ == nullptr) return {};
+    if (file_ == nullptr && syslog_ == nullptr && journal_ == nullptr) return {};
     return [this](const std::vector<AuditRow>& rows) {
       if (file_ != nullptr) file_->append(rows);
       if (syslog_ != nullptr) syslog_->append(rows);
+      if (journal_ != nullptr) journal_->append(rows);
     };
   }
 
  private:
   std::unique_ptr<AuditFile> file_;
   std::unique_ptr<AuditSyslog> syslog_;
+  std::unique_ptr<AuditJournal> journal_;
 };
 
 EventSinksOptions event_sinks_options(const DaemonConfig& config) {

@@ -93,6 +93,7 @@ struct DaemonConfig {
   uint64_t audit_rotate_bytes = 64ull << 20;
   bool audit_syslog = false;  // a copy to the machine's logging service
   std::string audit_syslog_socket = "/dev/log";
+  bool audit_journal = false;  // a copy to systemd's journal, with fields, at events_journal_socket
 
   bool events_journal = false;  // events as entries of systemd's journal
   std::string events_journal_socket = "/run/systemd/journal/socket";

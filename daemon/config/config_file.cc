@@ -151,6 +151,7 @@ void read_audit(Section& top, const std::string& path, std::vector<std::string>&
   section.size("rotate", config.audit_rotate_bytes);
   section.boolean("syslog", config.audit_syslog);
   section.text("syslog_socket", config.audit_syslog_socket);
+  section.boolean("journal", config.audit_journal);
   section.finish();
 }
 

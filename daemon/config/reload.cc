@@ -59,6 +59,7 @@ constexpr Key keys[] = {
     key<&DaemonConfig::audit_rotate_bytes>("audit.rotate", When::next_start),
     key<&DaemonConfig::audit_syslog>("audit.syslog", When::next_start),
     key<&DaemonConfig::audit_syslog_socket>("audit.syslog_socket", When::next_start),
+    key<&DaemonConfig::audit_journal>("audit.journal", When::next_start),
     key<&DaemonConfig::events_journal>("events.journal", When::next_start),
     key<&DaemonConfig::events_journal_socket>("events.journal_socket", When::next_start),
     key<&DaemonConfig::events_file>("events.file", When::next_start),

@@ -5,34 +5,28 @@
 // Threads   As LineQueue.
 #pragma once
 
-#include <cstdint>
 #include <string>
+#include <utility>
 
-#include "daemon/events/event.h"
-#include "daemon/lines/datagram_socket.h"
-#include "daemon/lines/line_queue.h"
+#include "daemon/events/sinks/event_text.h"
+#include "daemon/lines/journal.h"
 
 namespace terrace::daemon {
 
-struct EventJournalOptions {
-  std::string socket = "/run/systemd/journal/socket";
-  uint64_t waiting_bytes_max = 4ull << 20;
-  uint64_t retry_ms = 1000;
-};
-
 class EventJournal {
  public:
-  EventJournal(EventJournalOptions options, std::string run);
+  EventJournal(std::string socket, std::string run)
+      : run_(std::move(run)),
+        journal_({.socket = std::move(socket), .entry = "an event", .entries = "events"}) {}
 
-  void append(const Event& event);
-  uint64_t left_out() { return queue_.left_out(); }
+  void append(const Event& event) {
+    journal_.append(journal_entry(event, run_), event.kind == EventKind::events_dropped ? 0 : 1);
+  }
+  uint64_t left_out() { return journal_.left_out(); }
 
  private:
-  Status write(std::string& entries);
-
   const std::string run_;
-  DatagramSocket socket_;  // the writing thread's
-  LineQueue queue_;        // entries, each behind its length; last: its thread uses the others
+  Journal journal_;
 };
 
 }  // namespace terrace::daemon

@@ -14,9 +14,7 @@ EventSinks::EventSinks(const EventSinksOptions& options, EventLog& events, kj::N
                                                        .what = "the file of events",
                                                        .lines = "events",
                                                        .rotate_bytes = options.rotate_bytes});
-  if (options.journal)
-    journal_ =
-        std::make_unique<EventJournal>(EventJournalOptions{.socket = options.journal_socket}, events.run());
+  if (options.journal) journal_ = std::make_unique<EventJournal>(options.journal_socket, events.run());
   if (!options.webhook.empty())
     webhook_ =
         kj::heap<EventWebhook>(EventWebhookOptions{.url = options.webhook}, events.run(), network, timer);

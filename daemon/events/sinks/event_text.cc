@@ -7,6 +7,7 @@
 #include "core/base/units.h"
 #include "core/schema/terrace.capnp.h"
 #include "core/schema/words.h"
+#include "daemon/lines/journal.h"
 #include "daemon/lines/json_line.h"
 
 namespace terrace::daemon {
@@ -26,20 +27,6 @@ void text_or_null(JsonLine& line, std::string_view key, const std::string& value
 }
 void number_or_null(JsonLine& line, std::string_view key, uint64_t value) {
   value == 0 ? line.null(key) : line.number(key, value);
-}
-
-// A value with a line feed in it would begin a field of its own, in the short form.
-void add_journal_field(std::string& entry, std::string_view key, std::string_view value) {
-  entry += key;
-  if (value.find('\n') == std::string_view::npos) {
-    entry += '=';
-  } else {
-    entry += '\n';
-    for (unsigned byte = 0; byte < 8; ++byte)
-      entry += static_cast<char>(static_cast<uint64_t>(value.size()) >> (8 * byte) & 0xff);
-  }
-  entry += value;
-  entry += '\n';
 }
 
 unsigned syslog_priority(EventSeverity severity) {

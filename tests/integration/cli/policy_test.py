@@ -159,6 +159,33 @@ class AuditCopies(unittest.TestCase):
             self.assertEqual(told["denied grant"][0], "<85>")
             self.assertEqual(told["denied grant"][1]["tenant"], "team-a")
 
+    def test_the_journal_has_the_fields_of_each_entry(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "journal"
+            config = pathlib.Path(folder) / "terraced.toml"
+            config.write_text(f'[audit]\njournal = true\n[events]\njournal_socket = "{path}"\n')
+            t = Harness(name="journal", daemon_args=["--config", config])
+            self.addCleanup(t.close)
+            t.start()
+            t.create_pool("p")
+            t.cli("quota", "set", "team-a", "--bytes", "8M")
+            lease = t.grant("8M", "p", "--tenant", "team-a")
+            t.cli("lease", "grant", "--pool", "p", "--size", "2M", "--tenant", "team-a", check=False)
+            told = {}
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as service:
+                service.bind(str(path))
+                service.settimeout(20)
+                while "denied grant" not in told:
+                    fields = dict(line.split("=", 1) for line in service.recv(65536).decode().splitlines())
+                    self.assertEqual(fields["SYSLOG_IDENTIFIER"], "terraced-audit")
+                    told[fields["TERRACE_VERB"]] = fields
+            granted = told["grant"]
+            self.assertEqual((granted["TERRACE_LEASE"], granted["TERRACE_TENANT"], granted["PRIORITY"]), (str(lease["id"]), "team-a", "6"))
+            self.assertIn(f"grant: lease {lease['id']}", granted["MESSAGE"])
+            self.assertRegex(granted["TERRACE_ACTOR"], rf"uid {os.geteuid()} ")
+            self.assertEqual((told["denied grant"]["PRIORITY"], told["denied grant"]["TERRACE_POOL"]), ("5", "p"))
+            self.assertEqual(told["pool create"]["TERRACE_POOL"], "p")
+
 
 class Fsck(unittest.TestCase):
     def setUp(self):

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "core/base/unique_fd.h"
+#include "daemon/audit/audit_journal.h"
 #include "daemon/audit/audit_syslog.h"
 
 using namespace terrace;
@@ -97,6 +98,29 @@ TEST_CASE("AuditSyslog: entries wait for a service that is away, in their order"
   service.emplace(folder.socket());  // started anew
   log.append(entries("release"));
   CHECK(service->next().find("\"release\"") != std::string::npos);
+}
+
+TEST_CASE("AuditJournal: an entry has its fields, and what somebody calls himself begins none") {
+  const SyslogFolder folder;
+  LogService service(folder.socket());
+  AuditJournal log({.socket = folder.socket(), .entry = "an entry", .entries = "entries"});
+  log.append({AuditRow{0, 7, "uid 1 (a[2])", "training", "revoke", "lease 12", "maintenance"}});
+  log.append({AuditRow{0, 8, "uid 1 (a\nTERRACE_LEASE=1)", "", "denied admin", "", "no\nright"}});
+  log.append({AuditRow{0, 9, "", "", "pool compact", "pool main", ""}});
+  const std::string revoked = service.next(), denied = service.next(), compacted = service.next();
+  CHECK(revoked ==
+        "MESSAGE=uid 1 (a[2]): revoke: lease 12 (maintenance)\nPRIORITY=6\nSYSLOG_FACILITY=10\n"
+        "SYSLOG_IDENTIFIER=terraced-audit\nTERRACE_ACTOR=uid 1 (a[2])\nTERRACE_TENANT=training\n"
+        "TERRACE_VERB=revoke\nTERRACE_SUBJECT=lease 12\nTERRACE_LEASE=12\nTERRACE_DETAIL=maintenance\n"
+        "TERRACE_TIME_NS=7\n");
+  CHECK(denied.find("PRIORITY=5\n") != std::string::npos);
+  // The long form: its length, not its line feed, says where the value ends.
+  const std::string actor = "uid 1 (a\nTERRACE_LEASE=1)";
+  CHECK(denied.find("TERRACE_ACTOR\n" + std::string(1, static_cast<char>(actor.size())) + std::string(7, '\0') +
+                    actor + "\n") != std::string::npos);
+  CHECK(denied.find("TERRACE_TENANT") == std::string::npos);
+  CHECK(compacted.find("MESSAGE=the manager: pool compact: pool main\n") != std::string::npos);
+  CHECK(compacted.find("TERRACE_POOL=main\n") != std::string::npos);
 }
 
 TEST_CASE("AuditSyslog: a service that takes nothing holds up nobody for long") {

@@ -1,33 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/events/sinks/event_journal.h"
+#include "daemon/lines/journal.h"
 
 #include <cstring>
-#include <string_view>
 #include <utility>
-
-#include "daemon/events/sinks/event_text.h"
 
 namespace terrace::daemon {
 
-EventJournal::EventJournal(EventJournalOptions options, std::string run)
-    : run_(std::move(run)),
-      socket_(options.socket, "an event"),
+// A value with a line feed in it would begin a field of its own, in the short form.
+void add_journal_field(std::string& entry, std::string_view key, std::string_view value) {
+  entry += key;
+  if (value.find('\n') == std::string_view::npos) {
+    entry += '=';
+  } else {
+    entry += '\n';
+    for (unsigned byte = 0; byte < 8; ++byte)
+      entry += static_cast<char>(static_cast<uint64_t>(value.size()) >> (8 * byte) & 0xff);
+  }
+  entry += value;
+  entry += '\n';
+}
+
+Journal::Journal(JournalOptions options)
+    : socket_(options.socket, options.entry),
       queue_({.name = options.socket,
-              .lines = "events",
-              .meanwhile = {},
+              .lines = std::move(options.entries),
+              .meanwhile = std::move(options.meanwhile),
               .waiting_bytes_max = options.waiting_bytes_max,
               .retry_ms = options.retry_ms},
              [this](std::string& entries) { return write(entries); }) {}
 
-void EventJournal::append(const Event& event) {
-  const std::string entry = journal_entry(event, run_);
+void Journal::append(const std::string& entry, size_t count) {
   const auto size = static_cast<uint32_t>(entry.size());
   std::string framed(sizeof(size), '\0');
   std::memcpy(framed.data(), &size, sizeof(size));
-  queue_.append(framed + entry, event.kind == EventKind::events_dropped ? 0 : 1);
+  queue_.append(framed + entry, count);
 }
 
-Status EventJournal::write(std::string& entries) {
+Status Journal::write(std::string& entries) {
   size_t done = 0;
   Status sent;
   while (done < entries.size()) {
