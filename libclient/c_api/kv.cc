@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -105,6 +106,17 @@ Result<KvFormatOptions> kv_format_options(const terrace_kv_format_options* optio
   return wanted;
 }
 
+// A space and all its other members: leases by the session of the options.
+Result<std::unique_ptr<terrace_kv>> kv_join(KvMemberMemory first, const std::string& called,
+                                            KvAttachOptions wanted, std::shared_ptr<Session> session) {
+  if (wanted.ownership != nullptr) first.ownership = wanted.ownership;
+  TERRACE_ASSIGN_OR_RETURN(
+      std::shared_ptr<JoinedKvSpace> made,
+      JoinedKvSpace::attach(std::move(first), called,
+                            {.attach = std::move(wanted), .open = kv_members_by_session(std::move(session))}));
+  return std::unique_ptr<terrace_kv>(new terrace_kv{made, made});
+}
+
 Result<KvAttachOptions> kv_attach_options(const terrace_kv_attach_options* options, const char* where) {
   TERRACE_ASSIGN_OR_RETURN(const auto given, options_of(options, where));
   KvAttachOptions wanted;
@@ -120,6 +132,24 @@ Result<KvAttachOptions> kv_attach_options(const terrace_kv_attach_options* optio
     TERRACE_ASSIGN_OR_RETURN(wanted.local, KvLocal::open({.bytes = given.local_bytes}));
   }
   return wanted;
+}
+
+Result<std::shared_ptr<Session>> kv_session_of(const terrace_kv_attach_options* options, const char* where) {
+  TERRACE_ASSIGN_OR_RETURN(const auto given, options_of(options, where));
+  return given.session == nullptr ? nullptr : given.session->session;
+}
+
+// What others call the file. Empty: it has no name.
+std::string path_of_fd(int fd) {
+  char path[kv_member_where_bytes_max];
+  const ssize_t length = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path, sizeof path);
+  const std::string_view found(path, static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  return std::string(found.starts_with('/') && found.size() < sizeof path ? found : "");
+}
+
+Error kv_alone(const char* where) {
+  return Error{ErrorCode::unsupported, 0, where,
+               "the space was attached by bare memory: it has this member alone; attach its lease or its file"};
 }
 
 Status give_erased(Result<uint64_t> erased, uint64_t* into) {
@@ -175,8 +205,12 @@ terrace_code terrace_kv_attach_mapping(terrace_mapping* mapping, const terrace_k
     if (bytes.empty())
       return Error{ErrorCode::permission_denied, 0, where,
                    "the lease may only be read; a holder stores into it"};
-    TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<KvSpace> made, KvSpace::attach(bytes, std::move(wanted)));
-    *kv = new terrace_kv{kept_by(mapping->mapping, std::move(made))};
+    TERRACE_ASSIGN_OR_RETURN(auto session, kv_session_of(options, where));
+    Lease& lease = *mapping->mapping->lease();
+    TERRACE_ASSIGN_OR_RETURN(auto joined,
+                             kv_join({.bytes = bytes, .keep = mapping->mapping, .lease_epoch = lease.epoch()},
+                                     kv_where_of_lease(lease), std::move(wanted), std::move(session)));
+    *kv = joined.release();
     return {};
   });
 }
@@ -190,9 +224,60 @@ terrace_code terrace_kv_attach_fd(int fd, const terrace_kv_attach_options* optio
     if (wanted.ownership == nullptr) {
       TERRACE_ASSIGN_OR_RETURN(wanted.ownership, ownership_by_locks(fd));
     }
-    TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<KvSpace> made, KvSpace::attach(file->bytes(), std::move(wanted)));
-    *kv = new terrace_kv{kept_by(std::move(file), std::move(made))};
+    TERRACE_ASSIGN_OR_RETURN(auto session, kv_session_of(options, where));
+    KvMemberMemory first{.bytes = file->bytes(), .keep = file};
+    TERRACE_ASSIGN_OR_RETURN(auto joined,
+                             kv_join(std::move(first), path_of_fd(fd), std::move(wanted), std::move(session)));
+    *kv = joined.release();
     return {};
+  });
+}
+
+terrace_code terrace_kv_attach_lease(terrace_session* session, const char* lease,
+                                     const terrace_kv_attach_options* options, terrace_kv** kv) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_kv_attach_lease";
+    TERRACE_C_NEED(where, session);
+    TERRACE_C_NEED(where, lease);
+    TERRACE_C_NEED(where, kv);
+    TERRACE_ASSIGN_OR_RETURN(KvAttachOptions wanted, kv_attach_options(options, where));
+    wanted.ownership = nullptr;
+    TERRACE_ASSIGN_OR_RETURN(KvMemberMemory first, kv_members_by_session(session->session)(lease));
+    TERRACE_ASSIGN_OR_RETURN(auto joined,
+                             kv_join(std::move(first), lease, std::move(wanted), session->session));
+    *kv = joined.release();
+    return {};
+  });
+}
+
+terrace_code terrace_kv_grow(terrace_kv* kv, const char* member) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_kv_grow";
+    TERRACE_C_NEED(where, kv);
+    TERRACE_C_NEED(where, member);
+    if (kv->joined == nullptr) return kv_alone(where);
+    return kv->joined->grow(member);
+  });
+}
+
+terrace_code terrace_kv_shrink(terrace_kv* kv, const char* member, uint64_t wait_ns,
+                               terrace_kv_shrunk* shrunk) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_kv_shrink";
+    TERRACE_C_NEED(where, kv);
+    TERRACE_C_NEED(where, member);
+    if (kv->joined == nullptr) return kv_alone(where);
+    TERRACE_ASSIGN_OR_RETURN(const KvShrunk told, kv->joined->shrink(member, wait_ns));
+    if (shrunk == nullptr) return {};
+    const auto& [moved, moved_bytes, left_behind, holders] = told;
+    return give(shrunk,
+                {.size = 0,
+                 .moved = moved,
+                 .moved_bytes = moved_bytes,
+                 .left_behind = left_behind,
+                 .holders = holders,
+                 .reserved = 0},
+                where);
   });
 }
 

@@ -10,10 +10,12 @@
 
 #include "core/base/result.h"
 #include "terrace/kv_c.h"
+#include "terrace/kv_members.h"
 #include "terrace/kv_space.h"
 
 struct terrace_kv {
   std::shared_ptr<terrace::KvSpace> space;  // with its memory, where it was given a mapping or a file
+  std::shared_ptr<terrace::JoinedKvSpace> joined = nullptr;  // the same, unless it is of bare memory
 };
 
 struct terrace_kv_view {

@@ -13,7 +13,8 @@ using namespace terrace::c_api;
 namespace {
 
 terrace_kv_block_info kv_block_in_c(const KvBlockInfo& of) {
-  const auto& [name_space, key, bytes, part, expires_unix_s, used_unix_s, has_parent, has_checksum] = of;
+  const auto& [name_space, key, bytes, part, expires_unix_s, used_unix_s, has_parent, has_checksum, member] =
+      of;
   return {.size = sizeof(terrace_kv_block_info),
           .name_space = name_space.c_str(),
           .key = key.data(),
@@ -24,11 +25,11 @@ terrace_kv_block_info kv_block_in_c(const KvBlockInfo& of) {
           .part = part,
           .has_parent = has_parent ? 1 : 0,
           .has_checksum = has_checksum ? 1 : 0,
-          .reserved = 0};
+          .member = member};
 }
 
 terrace_kv_part_info kv_part_in_c(const KvPartInfo& of) {
-  const auto& [part, host, state, blocks, block_bytes, chunk_bytes] = of;
+  const auto& [part, host, state, blocks, block_bytes, chunk_bytes, member] = of;
   return {.size = sizeof(terrace_kv_part_info),
           .host = host,
           .blocks = blocks,
@@ -36,7 +37,19 @@ terrace_kv_part_info kv_part_in_c(const KvPartInfo& of) {
           .chunk_bytes = chunk_bytes,
           .state = state.c_str(),
           .part = part,
-          .reserved = 0};
+          .member = member};
+}
+
+terrace_kv_member_info kv_member_in_c(const KvMemberInfo& of) {
+  const auto& [where, state, loss, data_bytes, free_bytes, blocks, block_bytes] = of;
+  return {.size = sizeof(terrace_kv_member_info),
+          .where = where.c_str(),
+          .state = state.c_str(),
+          .loss = loss.c_str(),
+          .data_bytes = data_bytes,
+          .free_bytes = free_bytes,
+          .blocks = blocks,
+          .block_bytes = block_bytes};
 }
 
 // What a thread was last told, with all that the struct for C points to.
@@ -59,6 +72,12 @@ struct KvTold {
 
 KvTold<KvStat, terrace_kv_part_info>& kv_last_stat() {
   thread_local KvTold<KvStat, terrace_kv_part_info> last;
+  return last;
+}
+
+// Of the stat that kv_last_stat() keeps.
+KvTold<int, terrace_kv_member_info>& kv_last_members() {
+  thread_local KvTold<int, terrace_kv_member_info> last;
   return last;
 }
 
@@ -93,9 +112,11 @@ terrace_code terrace_kv_get_stat(terrace_kv* kv, terrace_kv_stat* stat) {
     auto& last = kv_last_stat();
     last.told = std::move(told);
     const auto& [data_bytes, free_bytes, blocks, block_bytes, blocks_max, max_block_bytes, coherence, checksums,
-                 parts, budgets, kept_bytes, local_blocks, local_bytes, local_max_bytes] = last.told;
+                 parts, budgets, kept_bytes, local_blocks, local_bytes, local_max_bytes, members] = last.told;
     (void)budgets;  // terrace_kv_get_policy() has them
     last.point_to(parts, kv_part_in_c);
+    auto& last_members = kv_last_members();
+    last_members.point_to(members, kv_member_in_c);
     return give(stat,
                 {.size = 0,
                  .data_bytes = data_bytes,
@@ -111,7 +132,9 @@ terrace_code terrace_kv_get_stat(terrace_kv* kv, terrace_kv_stat* stat) {
                  .kept_bytes = kept_bytes,
                  .local_blocks = local_blocks,
                  .local_bytes = local_bytes,
-                 .local_max_bytes = local_max_bytes},
+                 .local_max_bytes = local_max_bytes,
+                 .members = last_members.pointers.data(),
+                 .member_count = last_members.pointers.size()},
                 where);
   });
 }
@@ -123,7 +146,7 @@ terrace_code terrace_kv_get_counters(const terrace_kv* kv, terrace_kv_counters* 
     TERRACE_C_NEED(where, counters);
     const auto [hits, misses, hit_bytes, puts, put_bytes, puts_refused, evicted, evicted_bytes, expired, erased,
                 chunks_given, parts_adopted, spilled, spill_hits, spill_dropped, local_hits, local_hit_bytes,
-                local_copied, local_evicted, local_stale] = kv->space->counters();
+                local_copied, local_evicted, local_stale, members_joined, members_lost] = kv->space->counters();
     return give(counters,
                 {.size = 0,
                  .hits = hits,
@@ -145,7 +168,9 @@ terrace_code terrace_kv_get_counters(const terrace_kv* kv, terrace_kv_counters* 
                  .local_hit_bytes = local_hit_bytes,
                  .local_copied = local_copied,
                  .local_evicted = local_evicted,
-                 .local_stale = local_stale},
+                 .local_stale = local_stale,
+                 .members_joined = members_joined,
+                 .members_lost = members_lost},
                 where);
   });
 }

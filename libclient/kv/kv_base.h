@@ -7,15 +7,18 @@
 #include <string>
 
 #include "libclient/kv/block_part.h"
+#include "libclient/kv/member_space.h"
 #include "terrace/kv_space.h"
 
 namespace terrace {
 
-class KvSpaceBase : public KvSpace {
+class KvSpaceBase : public MemberKvSpace {
  public:
   virtual Status finish_write(KvWrite::State& write) = 0;
   virtual void fill_write(const KvWrite::State& write, std::span<const std::byte> bytes) = 0;
   virtual void abort_write(const KvWrite::State& write) = 0;
+  // Of the space's own blocks; no caller can name it.
+  static const KvNamespace& own_name_space();
 
  protected:
   static Error refuse(ErrorCode code, std::string detail);
@@ -27,7 +30,6 @@ class KvSpaceBase : public KvSpace {
   static Error in_child();
   static Error too_short(std::string_view key, uint64_t given, uint64_t needed);
   static Error error_of(coherence::Outcome outcome, std::string_view key);
-  static const KvNamespace& own_name_space();
   static uint64_t now_unix_s() { return static_cast<uint64_t>(std::time(nullptr)); }
   static uint64_t now_unix_ms() {
     timespec now{};

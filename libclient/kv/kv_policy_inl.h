@@ -11,8 +11,10 @@
 namespace terrace {
 
 template <typename Memory>
-bool KvSpaceOf<Memory>::is_policy(const Block& block) const {
-  return block.key == policy_keys_[0] || block.key == policy_keys_[1];
+bool KvSpaceOf<Memory>::is_own_block(const Block& block) const {
+  const auto is_it = [&](const kv::BlockKey& key) { return block.key == key; };
+  return std::any_of(policy_keys_.begin(), policy_keys_.end(), is_it) ||
+         std::any_of(list_keys_.begin(), list_keys_.end(), is_it);
 }
 
 // Where the policy's blocks are. Nothing: they were being replaced.
@@ -76,17 +78,8 @@ void KvSpaceOf<Memory>::use_policy(KvPolicy policy) {
 
 template <typename Memory>
 std::optional<kv::PolicyText> KvSpaceOf<Memory>::read_policy(size_t slot) {
-  std::vector<std::byte> bytes;
-  for (int attempt = 0; attempt < 4; ++attempt) {
-    Block block;
-    if (find(policy_keys_[slot], &block) != Outcome::done || block.bytes > kv::policy_text_max)
-      return std::nullopt;
-    bytes.resize(block.bytes);
-    std::byte name[64];
-    if (reader_.copy(block, bytes, std::span(name).first(sizeof(layout::BlockName))) == Outcome::done)
-      return kv::policy_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  }
-  return std::nullopt;
+  const std::optional<std::string> text = read_own_block(policy_keys_[slot]);
+  return text ? kv::policy_of(*text) : std::nullopt;
 }
 
 template <typename Memory>
@@ -137,7 +130,7 @@ const kv::NamespaceRules& KvSpaceOf<Memory>::rules_of(const Block& block) {
 // No wish for room takes it; erase() and flush() do.
 template <typename Memory>
 bool KvSpaceOf<Memory>::is_kept(const Block& block) {
-  if (is_policy(block)) return true;
+  if (is_own_block(block)) return true;
   if (!has_rules_.load(std::memory_order_relaxed)) return false;
   const MutexLock lock(order_mutex_);
   return rules_.keeps_key(block.key) || rules_of(block).kept;
@@ -154,7 +147,7 @@ uint32_t KvSpaceOf<Memory>::owners() const {
 // What this holder's blocks may have of a budget.
 template <typename Memory>
 uint64_t KvSpaceOf<Memory>::allowance(size_t budget) const {
-  const uint64_t bytes = rules_.policy().budgets[budget].bytes;
+  const uint64_t bytes = budget_bytes(budget);
   const BudgetCount& count = budget_counts_[budget];
   return std::max(bytes - std::min(bytes, count.others),
                   (bytes - std::min(bytes, count.stays)) / count.sharers);
@@ -193,12 +186,13 @@ Error KvSpaceOf<Memory>::over_budget(size_t budget, std::string_view key, uint64
   const MutexLock lock(order_mutex_);
   const auto& budgets = rules_.policy().budgets;
   const KvBudget of = budget < budgets.size() ? budgets[budget] : KvBudget();
+  const uint64_t most = budget < budgets.size() ? budget_bytes(budget) : 0;
   return refuse(
-      extent > of.bytes ? ErrorCode::limit_exceeded : ErrorCode::capacity_exhausted,
+      extent > most ? ErrorCode::limit_exceeded : ErrorCode::capacity_exhausted,
       who(key) + " takes " + std::to_string(extent) + " bytes, and the budget of '" + of.namespaces + "' is " +
           std::to_string(of.bytes) +
-          (extent > of.bytes ? ""
-                             : ", which is used up by other holders, or by what is read in place or kept"));
+          (most != of.bytes ? ", of which this member has " + std::to_string(most) : "") +
+          (extent > most ? "" : ", which is used up by other holders, or by what is read in place or kept"));
 }
 
 // The worst block of a budget that can go. false: there is none.
@@ -287,8 +281,7 @@ void KvSpaceOf<Memory>::end_count(size_t budget, const std::vector<uint64_t>& by
     if (budget >= budget_counts_.size()) return;
     count.stays = std::min(budget_counts_[budget].stays, ownerless_bytes);
     budget_counts_[budget] = count;
-    const uint64_t all = order_.budget(budget).bytes() + count.others,
-                   most = rules_.policy().budgets[budget].bytes;
+    const uint64_t all = order_.budget(budget).bytes() + count.others, most = budget_bytes(budget);
     over = all > most ? all - most : 0;
   }
   for (size_t next = 0; next < ownerless.size() && over > 0; ++next)

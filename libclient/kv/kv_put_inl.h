@@ -29,8 +29,8 @@ std::vector<Status> KvSpaceOf<Memory>::put_many(const KvNamespace& name_space, s
 
 template <typename Memory>
 Result<KvWrite> KvSpaceOf<Memory>::begin_here(const KvNamespace& name_space, std::string_view key,
-                                              uint64_t bytes, const KvPutOptions& options,
-                                              uint64_t* waited_ns) {
+                                              uint64_t bytes, const KvPutOptions& options, uint64_t* waited_ns,
+                                              RoomFrom from) {
   TERRACE_RETURN_IF_ERROR(check_key(key));
   if (forked()) return in_child();
   const uint64_t seed = kv::namespace_hash(name_space.name());
@@ -54,11 +54,14 @@ Result<KvWrite> KvSpaceOf<Memory>::begin_here(const KvNamespace& name_space, std
   // The room of one that has expired; it stays while it is read in place.
   if (reader_.find(own()->part(), block.key, 0, &other) == Outcome::done) (void)remove_own(other, false);
   const uint64_t extent = kv::extent_bytes(bytes, name_space.name(), key);
-  if (!is_policy(block))
+  if (!is_own_block(block))
     TERRACE_RETURN_IF_ERROR(fit_budgets(name_space.name(), static_cast<uint32_t>(seed), key, extent));
-  if (const Outcome room = make_room(extent, &state->room, options.wait_ns, waited_ns); room != Outcome::done) {
+  const Outcome room = from == RoomFrom::what_is_free
+                           ? reserve(extent, &state->room)
+                           : make_room(extent, &state->room, options.wait_ns, waited_ns);
+  if (room != Outcome::done) {
     if (room == Outcome::disowned) return error_of(room, key);
-    add(counts_.puts_refused);
+    if (from == RoomFrom::anywhere) add(counts_.puts_refused);
     if (room == Outcome::no_record) return error_of(room, key);
     return refuse(ErrorCode::capacity_exhausted, who(key) + ": no room for its " + std::to_string(extent) +
                                                      " bytes now: what there is is read in place or kept, or "
@@ -79,12 +82,14 @@ Result<KvWrite> KvSpaceOf<Memory>::begin_here(const KvNamespace& name_space, std
   state->bytes = {at, bytes};
   state->memory = {geometry_.base, geometry_.total_bytes};
   state->key = key;
+  add(handles_);
   return KvWrite(std::move(state));
 }
 
 template <typename Memory>
 Status KvSpaceOf<Memory>::finish_write(KvWrite::State& write) {
   if (forked()) return in_child();
+  const HandleEnds ends(handles_);
   Block& block = write.block;
   if (block.has_checksum()) {
     block.offset = write.room.offset;
@@ -110,7 +115,7 @@ Status KvSpaceOf<Memory>::finish_write(KvWrite::State& write) {
 
 template <typename Memory>
 void KvSpaceOf<Memory>::into_order(const Block& block) {
-  if (!is_policy(block)) order_.insert(block, rules_of(block).budgets);
+  if (!is_own_block(block)) order_.insert(block, rules_of(block).budgets);
 }
 
 // Who gives chunks to others claims none above its share meanwhile.

@@ -12,7 +12,8 @@ void KvSpaceOf<Memory>::each_block(Each each, Expired expired) {
   for (uint32_t part = 0; part < geometry_.parts; ++part)
     for (uint32_t index = 0; in_use(part) && index < geometry_.records; ++index) {
       Block block;
-      if (reader_.describe(part, index, &block) != Outcome::done || block.is_expired(now) || is_policy(block))
+      if (reader_.describe(part, index, &block) != Outcome::done || block.is_expired(now) ||
+          is_own_block(block))
         continue;
       if (!each(block)) return;
     }
@@ -88,6 +89,12 @@ Result<KvStat> KvSpaceOf<Memory>::stat() {
     stat.parts[block.part].block_bytes += block.bytes;
     return true;
   });
+  stat.members.push_back({.where = "",
+                          .state = "filling",
+                          .data_bytes = stat.data_bytes,
+                          .free_bytes = stat.free_bytes,
+                          .blocks = stat.blocks,
+                          .block_bytes = stat.block_bytes});
   return stat;
 }
 

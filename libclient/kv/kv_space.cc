@@ -34,10 +34,10 @@ uint64_t chunk_bytes_for(uint64_t memory_bytes, uint64_t max_block_bytes) {
 }
 
 template <typename Memory>
-Result<std::unique_ptr<KvSpace>> attach_as(const coherence::Geometry& geometry, KvAttachOptions options) {
+Result<std::unique_ptr<MemberKvSpace>> attach_as(const coherence::Geometry& geometry, KvAttachOptions options) {
   auto space = std::make_unique<KvSpaceOf<Memory>>(geometry, std::move(options));
   TERRACE_RETURN_IF_ERROR(space->check());
-  return std::unique_ptr<KvSpace>(
+  return std::unique_ptr<MemberKvSpace>(
       std::make_unique<LossyKvSpace>(std::move(space), std::span(geometry.base, geometry.total_bytes)));
 }
 
@@ -74,16 +74,51 @@ Status KvSpace::format(std::span<std::byte> memory, const KvFormatOptions& optio
 }
 
 Result<std::unique_ptr<KvSpace>> KvSpace::attach(std::span<std::byte> memory, KvAttachOptions options) {
+  TERRACE_ASSIGN_OR_RETURN(auto space, attach_member(memory, std::move(options)));
+  return std::unique_ptr<KvSpace>(std::move(space));
+}
+
+Result<std::unique_ptr<MemberKvSpace>> attach_member(std::span<std::byte> memory, KvAttachOptions options) {
   if (memory.size() < sizeof(layout::SpaceHeader) || reinterpret_cast<uintptr_t>(memory.data()) % 64 != 0)
     return Error{.code = ErrorCode::not_found,
                  .where = "KvSpace::attach",
                  .detail = "KV space: the memory is shorter than a header, or not 64-byte aligned"};
-  return coherence::unless_lost("KvSpace::attach", memory, [&]() -> Result<std::unique_ptr<KvSpace>> {
+  return coherence::unless_lost("KvSpace::attach", memory, [&]() -> Result<std::unique_ptr<MemberKvSpace>> {
     TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry,
                              coherence::read_geometry(memory, coherence::SpaceContent::blocks));
     if (geometry.mode == layout::SpaceMode::coherent)
       return attach_as<coherence::CoherentMemory>(geometry, std::move(options));
     return attach_as<coherence::NonCoherentMemory>(geometry, std::move(options));
+  });
+}
+
+Result<uint64_t> data_bytes_of(std::span<std::byte> memory) {
+  return coherence::unless_lost("KvSpace", memory, [&]() -> Result<uint64_t> {
+    TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry,
+                             coherence::read_geometry(memory, coherence::SpaceContent::blocks));
+    return geometry.data_bytes;
+  });
+}
+
+Result<KvFormatOptions> format_options_of(std::span<std::byte> memory) {
+  return coherence::unless_lost("KvSpace", memory, [&]() -> Result<KvFormatOptions> {
+    TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry,
+                             coherence::read_geometry(memory, coherence::SpaceContent::blocks));
+    // The directory was rounded up to a power of two: blocks of at most this size fill the memory before it.
+    const uint64_t block_bytes =
+        std::clamp(geometry.total_bytes / std::max<uint64_t>(1, uint64_t{geometry.records} * 3 / 4 + 1),
+                   least_block_bytes, usual_max_block_bytes);
+    const uint64_t max_block_bytes =
+        std::min(kv_block_bytes_limit, geometry.chunk_bytes - layout::space_part_alignment_bytes);
+    return KvFormatOptions{.parts = geometry.parts,
+                           .seats = geometry.seats,
+                           .block_bytes = std::min(block_bytes, max_block_bytes),
+                           .max_block_bytes = max_block_bytes,
+                           .pins = geometry.pins,
+                           .coherence = geometry.mode == layout::SpaceMode::coherent
+                                            ? SpaceCoherence::coherent
+                                            : SpaceCoherence::noncoherent,
+                           .checksums = geometry.checksums()};
   });
 }
 

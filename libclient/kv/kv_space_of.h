@@ -7,6 +7,7 @@
 //   tend      kv_tend_inl.h: what others ask for; their uses; what has expired
 //   show      kv_show_inl.h: list, stat, verify
 //   policy    kv_policy_inl.h: budgets, and what is kept
+//   member    kv_member_inl.h: what a space of several members asks of each
 //   spill     kv_spill_inl.h: what is evicted, and what is not here
 //   local     kv_local_inl.h: copies of hot blocks in this process
 //
@@ -84,12 +85,34 @@ class KvSpaceOf final : public KvSpaceBase {
     if (!forked()) Memory().write(write.bytes.data(), bytes.data(), bytes.size());
   }
   void abort_write(const KvWrite::State& write) override {
-    if (!forked()) own()->cancel(write.room);
+    if (forked()) return;
+    const HandleEnds ends(handles_);
+    own()->cancel(write.room);
   }
+
+  // kv_member_inl.h
+  Status exists_here(const KvNamespace& name_space, std::span<const std::string_view> keys,
+                     std::span<bool> found) override;
+  Result<KvWrite> begin_put_in_free_room(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
+                                         const KvPutOptions& options) override;
+  std::optional<std::string> read_own(std::string_view key) override;
+  // acquire: pairs with HandleEnds
+  uint64_t handles() const override { return handles_.load(std::memory_order_acquire); }
+  uint32_t parts_without_owner() override;
+  uint32_t other_holders() override;
+  void share_budgets(uint64_t all_data_bytes) override {
+    all_data_bytes_.store(all_data_bytes, std::memory_order_relaxed);
+  }
+  std::vector<Block> blocks_by_worth() override;
+  std::optional<kv::Names> copy_out(const Block& block, std::vector<std::byte>* bytes) override;
+  bool is_still(const Block& block) override { return reader_.recheck(block); }
+  Status put_copy(const kv::Names& said, const Block& of, std::span<const std::byte> bytes) override;
 
  protected:
   void unpin(uint32_t pin) override {
-    if (!forked()) pins().drop(pin);
+    if (forked()) return;
+    const HandleEnds ends(handles_);
+    pins().drop(pin);
   }
 
  private:
@@ -99,6 +122,16 @@ class KvSpaceOf final : public KvSpaceBase {
     bool operator==(const PolicyBlock&) const = default;
   };
   using PolicyBlocks = std::array<PolicyBlock, 2>;
+  enum class RoomFrom : uint8_t { anywhere, what_is_free };
+  // The last thing that is done with a view or a write: what it used may go behind it.
+  class HandleEnds {
+   public:
+    explicit HandleEnds(std::atomic<uint64_t>& handles) : handles_(handles) {}
+    ~HandleEnds() { handles_.fetch_sub(1, std::memory_order_release); }  // release: pairs with handles()
+
+   private:
+    std::atomic<uint64_t>& handles_;
+  };
 
   bool forked() const { return !process_.is_here(); }
   Part* own() const { return own_.load(std::memory_order_acquire); }    // acquire: pairs with take_part()
@@ -122,8 +155,10 @@ class KvSpaceOf final : public KvSpaceBase {
   Status put_one(const KvNamespace& name_space, const KvPut& put, uint64_t* waited_ns);
   Result<KvWrite> begin_unspilled(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
                                   const KvPutOptions& options, uint64_t* waited_ns);
+  // Whatever the spill has.
   Result<KvWrite> begin_here(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
-                             const KvPutOptions& options, uint64_t* waited_ns);  // whatever the spill has
+                             const KvPutOptions& options, uint64_t* waited_ns,
+                             RoomFrom from = RoomFrom::anywhere);
   void start_tending();
   Outcome make_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns, uint64_t* waited_ns);
   Outcome ask_for_room(uint64_t bytes, kv::Room* room, uint64_t wait_ns, uint64_t* waited_ns);
@@ -186,7 +221,7 @@ class KvSpaceOf final : public KvSpaceBase {
 
   // Policy
   static std::string_view policy_key(size_t slot) { return slot == 0 ? "policy 0" : "policy 1"; }
-  bool is_policy(const Block& block) const;
+  bool is_own_block(const Block& block) const;
   std::optional<PolicyBlocks> look_for_policy();
   void load_policy() TERRACE_REQUIRES(policy_mutex_);
   void use_policy(KvPolicy policy);
@@ -197,6 +232,8 @@ class KvSpaceOf final : public KvSpaceBase {
   }
   const kv::NamespaceRules& rules_of(const Block& block) TERRACE_REQUIRES(order_mutex_);
   bool is_kept(const Block& block);
+  std::optional<std::string> read_own_block(const kv::BlockKey& key);
+  uint64_t budget_bytes(size_t budget) const TERRACE_REQUIRES(order_mutex_);
   uint32_t owners() const;
   uint64_t allowance(size_t budget) const TERRACE_REQUIRES(order_mutex_);
   Status fit_budgets(const std::string& name_space, uint32_t tag, std::string_view key, uint64_t extent);
@@ -242,6 +279,11 @@ class KvSpaceOf final : public KvSpaceBase {
   const std::array<kv::BlockKey, 2> policy_keys_ = {
       kv::key_of(kv::namespace_hash(kv::own_name_space), policy_key(0)),
       kv::key_of(kv::namespace_hash(kv::own_name_space), policy_key(1))};
+  const std::array<kv::BlockKey, 2> list_keys_ = {
+      kv::key_of(kv::namespace_hash(kv::own_name_space), kv::member_list_key(0)),
+      kv::key_of(kv::namespace_hash(kv::own_name_space), kv::member_list_key(1))};
+  std::atomic<uint64_t> all_data_bytes_ = 0;  // of all members; 0: this one is alone
+  std::atomic<uint64_t> handles_ = 0;         // views and writes of this process
   Mutex policy_mutex_;
   PolicyBlocks policy_seen_ TERRACE_GUARDED_BY(policy_mutex_);
   std::atomic<bool> policy_known_ = false;  // looked at once
@@ -341,10 +383,17 @@ coherence::Outcome KvSpaceOf<Memory>::find(const kv::BlockKey& key, Block* found
   return worst;
 }
 
-// A group of keys at a time: all their lines are on their way before the first is looked at.
 template <typename Memory>
 Status KvSpaceOf<Memory>::exists(const KvNamespace& name_space, std::span<const std::string_view> keys,
                                  std::span<bool> found) {
+  TERRACE_RETURN_IF_ERROR(exists_here(name_space, keys, found));
+  return add_spilled(name_space, keys, found);
+}
+
+// A group of keys at a time: all their lines are on their way before the first is looked at.
+template <typename Memory>
+Status KvSpaceOf<Memory>::exists_here(const KvNamespace& name_space, std::span<const std::string_view> keys,
+                                      std::span<bool> found) {
   constexpr size_t group_most = 64;
   if (keys.size() != found.size())
     return refuse(ErrorCode::invalid_argument, "KV space: as many answers as keys");
@@ -366,7 +415,7 @@ Status KvSpaceOf<Memory>::exists(const KvNamespace& name_space, std::span<const 
         there = reader_.is_there(parts[at], group[index], now);
     }
   }
-  return add_spilled(name_space, keys, found);
+  return {};
 }
 
 template <typename Memory>
@@ -480,6 +529,7 @@ Result<KvView> KvSpaceOf<Memory>::view(const KvNamespace& name_space, std::strin
     const std::optional<uint32_t> pin = pins().hold(coherence::pin_word(block.part, block.record, 0));
     if (!pin) return error_of(Outcome::full, key);
     KvView view;
+    add(handles_);
     view.space_ = this;
     view.pin_ = *pin;
     Memory().full_barrier(Step::pin_before_recheck);
@@ -576,6 +626,7 @@ Status KvSpaceOf<Memory>::take_part() {
 
 #include "libclient/kv/kv_erase_inl.h"
 #include "libclient/kv/kv_local_inl.h"
+#include "libclient/kv/kv_member_inl.h"
 #include "libclient/kv/kv_policy_inl.h"
 #include "libclient/kv/kv_put_inl.h"
 #include "libclient/kv/kv_show_inl.h"

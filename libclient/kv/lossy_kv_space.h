@@ -14,7 +14,7 @@
 
 namespace terrace {
 
-class LossyKvSpace final : public KvSpace {
+class LossyKvSpace final : public MemberKvSpace {
  public:
   LossyKvSpace(std::unique_ptr<KvSpaceBase> space, std::span<const std::byte> memory)
       : space_(std::move(space)), memory_(memory) {}
@@ -90,6 +90,46 @@ class LossyKvSpace final : public KvSpace {
     (void)os::load_or_zero(reinterpret_cast<const uint64_t*>(memory_.data()));
     const void* const address = os::LossyAccesses::lost_address();
     return address == nullptr ? Status{} : Status(lost_at(address));
+  }
+
+  // What a space of several members asks.
+  Status exists_here(const KvNamespace& name_space, std::span<const std::string_view> keys,
+                     std::span<bool> found) override {
+    return survive([&] { return space_->exists_here(name_space, keys, found); });
+  }
+  Result<KvWrite> begin_put_in_free_room(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
+                                         const KvPutOptions& options) override {
+    return survive([&] { return space_->begin_put_in_free_room(name_space, key, bytes, options); });
+  }
+  std::optional<std::string> read_own(std::string_view key) override {
+    const os::LossyAccesses accesses;
+    return space_->read_own(key);
+  }
+  uint64_t handles() const override { return space_->handles(); }
+  uint32_t parts_without_owner() override {
+    const os::LossyAccesses accesses;
+    return space_->parts_without_owner();
+  }
+  uint32_t other_holders() override {
+    const os::LossyAccesses accesses;
+    return space_->other_holders();
+  }
+  void share_budgets(uint64_t all_data_bytes) override { space_->share_budgets(all_data_bytes); }
+  std::vector<kv::Block> blocks_by_worth() override {
+    const os::LossyAccesses accesses;
+    return space_->blocks_by_worth();
+  }
+  std::optional<kv::Names> copy_out(const kv::Block& block, std::vector<std::byte>* bytes) override {
+    const os::LossyAccesses accesses;
+    std::optional<kv::Names> said = space_->copy_out(block, bytes);
+    return os::LossyAccesses::lost_address() == nullptr ? std::move(said) : std::nullopt;
+  }
+  bool is_still(const kv::Block& block) override {
+    const os::LossyAccesses accesses;
+    return space_->is_still(block);
+  }
+  Status put_copy(const kv::Names& said, const kv::Block& of, std::span<const std::byte> bytes) override {
+    return survive([&] { return space_->put_copy(said, of, bytes); });
   }
 
  protected:

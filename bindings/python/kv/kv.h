@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/python/handles.h"
+#include "terrace/kv_members.h"
 #include "terrace/kv_space.h"
 
 namespace terrace::python {
@@ -19,7 +20,12 @@ struct KvSpaceObject {
   KvNamespace name_space;
   // Of the block that was read last: most have one size, so the next get() makes room for it at once.
   std::shared_ptr<std::atomic<uint64_t>> usual_bytes = std::make_shared<std::atomic<uint64_t>>(0);
-  std::shared_ptr<KvSpace> open() const;  // as SessionObject's
+  std::shared_ptr<JoinedKvSpace> joined = nullptr;  // the same, unless it is of bare memory
+  std::shared_ptr<KvSpace> open() const;            // as SessionObject's
+  void close() {
+    joined.reset();
+    space.reset();
+  }
 };
 
 struct KvViewObject {

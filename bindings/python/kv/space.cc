@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvSpace: a cache of immutable blocks, found by key, that processes share.
+#include <filesystem>
+
 #include "bindings/python/kv/kv.h"
 #include "bindings/python/memory.h"
 #include "bindings/python/values.h"
 #include "terrace/kv_local.h"
+#include "terrace/kv_members.h"
 #include "terrace/kv_spill.h"
 
 namespace terrace::python {
@@ -35,11 +38,25 @@ void format(const py::object& given, const py::object& nbytes, uint32_t parts, c
   take(without_gil([&] { return KvSpace::format(memory.bytes, options); }));
 }
 
-KvSpaceObject attach_memory(Memory memory, KvAttachOptions options, const std::string& name_space) {
+// Of bare memory, without a name: that alone.
+KvSpaceObject attach_memory(Memory memory, KvAttachOptions options, const std::string& name_space,
+                            const std::string& where = "", std::shared_ptr<Session> session = nullptr) {
   KvNamespace names = kv_namespace(name_space);
-  std::shared_ptr<KvSpace> space =
-      take(without_gil([&] { return KvSpace::attach(memory.bytes, std::move(options)); }));
-  return {ends_without_gil(kept_by(std::move(memory.keep), std::move(space))), std::move(names)};
+  if (where.empty()) {
+    std::shared_ptr<KvSpace> space =
+        take(without_gil([&] { return KvSpace::attach(memory.bytes, std::move(options)); }));
+    return {ends_without_gil(kept_by(std::move(memory.keep), std::move(space))), std::move(names)};
+  }
+  KvMemberMemory first{.bytes = memory.bytes, .ownership = options.ownership, .keep = memory.keep};
+  if (memory.lease != nullptr) first.lease_epoch = memory.lease->epoch();
+  std::shared_ptr<JoinedKvSpace> joined = ends_without_gil(std::shared_ptr<JoinedKvSpace>(take(without_gil([&] {
+    return JoinedKvSpace::attach(
+        std::move(first), where,
+        {.attach = std::move(options), .open = kv_members_by_session(std::move(session))});
+  }))));
+  KvSpaceObject made{joined, std::move(names)};
+  made.joined = std::move(joined);
+  return made;
 }
 
 // `folder` None: without.
@@ -57,7 +74,7 @@ void add_local(KvAttachOptions& options, uint64_t bytes) {
 
 KvSpaceObject attach(const py::object& given, const std::string& name_space, const py::object& fd, bool puts,
                      uint64_t host, bool tends_itself, const py::object& spill, uint64_t spill_bytes,
-                     uint64_t local_bytes) {
+                     uint64_t local_bytes, const py::object& session) {
   Memory memory = memory_of(given, kv_where);
   KvAttachOptions options{.puts = puts, .host = host, .tends_itself = tends_itself};
   if (!fd.is_none())
@@ -69,18 +86,28 @@ KvSpaceObject attach(const py::object& given, const std::string& name_space, con
         "whoever puts blocks locks a part in the memory's file: give its descriptor, fd=, or puts=False");
   add_spill(options, spill, spill_bytes);
   add_local(options, local_bytes);
-  return attach_memory(std::move(memory), std::move(options), name_space);
+  std::string where;
+  std::shared_ptr<Session> finds;
+  if (memory.lease != nullptr) where = without_gil([&] { return kv_where_of_lease(*memory.lease); });
+  if (!session.is_none())
+    finds = session.cast<const SessionObject&>().open();
+  else if (py::isinstance<LeaseObject>(given))
+    finds = given.cast<const LeaseObject&>().session;
+  return attach_memory(std::move(memory), std::move(options), name_space, where, std::move(finds));
 }
 
 KvSpaceObject open_file(const py::object& path, const std::string& name_space, bool puts, uint64_t host,
-                        bool tends_itself, const py::object& spill, uint64_t spill_bytes,
-                        uint64_t local_bytes) {
+                        bool tends_itself, const py::object& spill, uint64_t spill_bytes, uint64_t local_bytes,
+                        const py::object& session) {
   Memory memory = memory_of_file(path_of(path), std::nullopt, kv_where);
   KvAttachOptions options{.puts = puts, .host = host, .tends_itself = tends_itself};
   options.ownership = take(ownership_by_locks(memory.file.get()));
   add_spill(options, spill, spill_bytes);
   add_local(options, local_bytes);
-  return attach_memory(std::move(memory), std::move(options), name_space);
+  std::shared_ptr<Session> finds;
+  if (!session.is_none()) finds = session.cast<const SessionObject&>().open();
+  return attach_memory(std::move(memory), std::move(options), name_space,
+                       std::filesystem::absolute(path_of(path)).lexically_normal().string(), std::move(finds));
 }
 
 bool erase(const KvSpaceObject& self, const py::object& key, const py::object& wait,
@@ -110,12 +137,13 @@ uint64_t flush(const KvSpaceObject& self, bool everything, const py::object& wai
 }
 
 py::object block_info(const KvBlockInfo& of) {
-  const auto& [name_space, key, bytes, part, expires_unix_s, used_unix_s, has_parent, has_checksum] = of;
-  return named("KvBlockInfo",
-               py::dict(py::arg("namespace") = name_space, py::arg("key") = py::bytes(key),
-                        py::arg("nbytes") = bytes, py::arg("part") = part,
-                        py::arg("expires_unix_s") = expires_unix_s, py::arg("used_unix_s") = used_unix_s,
-                        py::arg("has_parent") = has_parent, py::arg("has_checksum") = has_checksum));
+  const auto& [name_space, key, bytes, part, expires_unix_s, used_unix_s, has_parent, has_checksum, member] =
+      of;
+  return named("KvBlockInfo", py::dict(py::arg("namespace") = name_space, py::arg("key") = py::bytes(key),
+                                       py::arg("nbytes") = bytes, py::arg("part") = part,
+                                       py::arg("expires_unix_s") = expires_unix_s,
+                                       py::arg("used_unix_s") = used_unix_s, py::arg("has_parent") = has_parent,
+                                       py::arg("has_checksum") = has_checksum, py::arg("member") = member));
 }
 
 py::list infos_of(const std::vector<KvBlockInfo>& blocks) {
@@ -137,10 +165,41 @@ py::list list(const KvSpaceObject& self) {
 }
 
 py::object part_info(const KvPartInfo& of) {
-  const auto& [part, host, state, blocks, block_bytes, chunk_bytes] = of;
+  const auto& [part, host, state, blocks, block_bytes, chunk_bytes, member] = of;
   return named("KvPartInfo", py::dict(py::arg("part") = part, py::arg("host") = host, py::arg("state") = state,
                                       py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
-                                      py::arg("chunk_bytes") = chunk_bytes));
+                                      py::arg("chunk_bytes") = chunk_bytes, py::arg("member") = member));
+}
+
+py::object member_info(const KvMemberInfo& of) {
+  const auto& [where, state, loss, data_bytes, free_bytes, blocks, block_bytes] = of;
+  return named("KvMemberInfo",
+               py::dict(py::arg("where") = where, py::arg("state") = state, py::arg("loss") = loss,
+                        py::arg("data_bytes") = data_bytes, py::arg("free_bytes") = free_bytes,
+                        py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes));
+}
+
+const std::shared_ptr<JoinedKvSpace>& joined_of(const KvSpaceObject& self) {
+  (void)self.open();
+  if (self.joined == nullptr)
+    raise(
+        Error{ErrorCode::unsupported, 0, kv_where,
+              "the space was attached by bare memory: it has this member alone; attach its lease or its file"});
+  return self.joined;
+}
+
+void grow(const KvSpaceObject& self, const std::string& where) {
+  const auto joined = joined_of(self);
+  take(without_gil([&] { return joined->grow(where); }));
+}
+
+py::object shrink(const KvSpaceObject& self, const std::string& where, const py::object& wait) {
+  const auto joined = joined_of(self);
+  const uint64_t wait_ns = nanoseconds(wait);
+  const KvShrunk told = take(without_gil([&] { return joined->shrink(where, wait_ns); }));
+  const auto& [moved, moved_bytes, left_behind, holders] = told;
+  return named("KvShrunk", py::dict(py::arg("moved") = moved, py::arg("moved_bytes") = moved_bytes,
+                                    py::arg("left_behind") = left_behind, py::arg("holders") = holders));
 }
 
 py::object budget_of(const KvBudget& of) {
@@ -191,27 +250,28 @@ py::object stat(const KvSpaceObject& self) {
   const auto space = self.open();
   const KvStat told = take(without_gil([&] { return space->stat(); }));
   const auto& [data_bytes, free_bytes, blocks, block_bytes, blocks_max, max_block_bytes, coherence, checksums,
-               parts, budgets, kept_bytes, local_blocks, local_bytes, local_max_bytes] = told;
-  py::list part_infos, budget_uses;
+               parts, budgets, kept_bytes, local_blocks, local_bytes, local_max_bytes, members] = told;
+  py::list part_infos, budget_uses, member_infos;
+  for (const KvMemberInfo& member : members) member_infos.append(member_info(member));
   for (const KvBudgetUse& use : budgets)
     budget_uses.append(py::make_tuple(budget_of(use.budget), use.used_bytes));
   for (const KvPartInfo& part : parts) part_infos.append(part_info(part));
   const bool coherent = coherence == SpaceCoherence::coherent;
-  return named(
-      "KvStat",
-      py::dict(py::arg("data_bytes") = data_bytes, py::arg("free_bytes") = free_bytes,
-               py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
-               py::arg("blocks_max") = blocks_max, py::arg("max_block_bytes") = max_block_bytes,
-               py::arg("coherence") = coherent ? "coherent" : "noncoherent", py::arg("checksums") = checksums,
-               py::arg("parts") = part_infos, py::arg("budgets") = budget_uses,
-               py::arg("kept_bytes") = kept_bytes, py::arg("local_blocks") = local_blocks,
-               py::arg("local_bytes") = local_bytes, py::arg("local_max_bytes") = local_max_bytes));
+  return named("KvStat",
+               py::dict(py::arg("data_bytes") = data_bytes, py::arg("free_bytes") = free_bytes,
+                        py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
+                        py::arg("blocks_max") = blocks_max, py::arg("max_block_bytes") = max_block_bytes,
+                        py::arg("coherence") = coherent ? "coherent" : "noncoherent",
+                        py::arg("checksums") = checksums, py::arg("parts") = part_infos,
+                        py::arg("budgets") = budget_uses, py::arg("kept_bytes") = kept_bytes,
+                        py::arg("local_blocks") = local_blocks, py::arg("local_bytes") = local_bytes,
+                        py::arg("local_max_bytes") = local_max_bytes, py::arg("members") = member_infos));
 }
 
 py::object counters(const KvSpaceObject& self) {
   const auto [hits, misses, hit_bytes, puts, put_bytes, puts_refused, evicted, evicted_bytes, expired, erased,
               chunks_given, parts_adopted, spilled, spill_hits, spill_dropped, local_hits, local_hit_bytes,
-              local_copied, local_evicted, local_stale] = self.open()->counters();
+              local_copied, local_evicted, local_stale, members_joined, members_lost] = self.open()->counters();
   return named(
       "KvCounters",
       py::dict(py::arg("hits") = hits, py::arg("misses") = misses, py::arg("hit_bytes") = hit_bytes,
@@ -222,7 +282,8 @@ py::object counters(const KvSpaceObject& self) {
                py::arg("spill_hits") = spill_hits, py::arg("spill_dropped") = spill_dropped,
                py::arg("local_hits") = local_hits, py::arg("local_hit_bytes") = local_hit_bytes,
                py::arg("local_copied") = local_copied, py::arg("local_evicted") = local_evicted,
-               py::arg("local_stale") = local_stale));
+               py::arg("local_stale") = local_stale, py::arg("members_joined") = members_joined,
+               py::arg("members_lost") = members_lost));
 }
 
 py::object verify(const KvSpaceObject& self) {
@@ -249,8 +310,10 @@ void add_making(KvSpaceClass& spaces) {
       .def_static("attach", &attach, py::arg("memory"), py::kw_only(), py::arg("namespace") = "",
                   py::arg("fd") = py::none(), py::arg("puts") = true, py::arg("host") = 0,
                   py::arg("tends_itself") = true, py::arg("spill") = py::none(), py::arg("spill_bytes") = 0,
-                  py::arg("local_bytes") = 0,
-                  "Opens the space in a lease, or in other memory. spill: a folder of a local disk, where "
+                  py::arg("local_bytes") = 0, py::arg("session") = py::none(),
+                  "Opens the space in a lease, with all its members, or in other memory. session: attaches "
+                  "members that "
+                  "are leases, where it is not a Lease that is given. spill: a folder of a local disk, where "
                   "evicted blocks "
                   "go, of so many bytes. local_bytes: for copies of hot blocks in this process's own memory. "
                   "puts: whether it takes a part with its first "
@@ -258,14 +321,15 @@ void add_making(KvSpaceClass& spaces) {
       .def_static("open", &open_file, py::arg("path"), py::kw_only(), py::arg("namespace") = "",
                   py::arg("puts") = true, py::arg("host") = 0, py::arg("tends_itself") = true,
                   py::arg("spill") = py::none(), py::arg("spill_bytes") = 0, py::arg("local_bytes") = 0,
-                  "Opens the space in a file, for example of /dev/shm.")
+                  py::arg("session") = py::none(),
+                  "Opens the space in a file, for example of /dev/shm, with all its members.")
       .def(
-          "close", [](KvSpaceObject& self) { self.space.reset(); },
+          "close", [](KvSpaceObject& self) { self.close(); },
           "No more calls; its part is given back once its views and writes are gone.")
       .def(
           "__enter__", [](py::object self) { return self; }, "The space itself.")
       .def(
-          "__exit__", [](KvSpaceObject& self, const py::args&) { self.space.reset(); }, "As close().");
+          "__exit__", [](KvSpaceObject& self, const py::args&) { self.close(); }, "As close().");
 }
 
 void add_care(KvSpaceClass& spaces) {
@@ -287,6 +351,13 @@ void add_care(KvSpaceClass& spaces) {
       .def("stat", &stat, "How full it is, and who has which part.")
       .def("counters", &counters, "What this process did since it attached.")
       .def("verify", &verify, "Compares every block with its checksum.")
+      .def("grow", &grow, py::arg("where"),
+           "Makes a lease (its id or label), or a file (a path with a '/'), a member of the space. Raises "
+           "AlreadyExists where it has something else, Busy.")
+      .def("shrink", &shrink, py::arg("where"), py::kw_only(), py::arg("wait") = 30.0,
+           "Makes a member leave: its blocks move to the others as far as there is room. wait: for others to "
+           "let "
+           "go of it. Raises NotFound, Busy.")
       .def("policy", &policy, "Budgets, and what is kept.")
       .def("set_policy", &set_policy, py::kw_only(), py::arg("budgets") = py::dict(),
            py::arg("kept") = py::tuple(),

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Literal, Optio
 
 from ._types import (
     CheckpointInfo, CheckpointList, CheckpointProgress, DeviceInfo, DeviceUse, Restored,
-    KvBlockInfo, KvCounters, KvPolicy, KvStat, KvVerified,
+    KvBlockInfo, KvCounters, KvPolicy, KvShrunk, KvStat, KvVerified,
     LeaseInfo, LeaseNotice, PoolInfo, Residency, TensorIdentity, TensorPoolStatistics, TensorStatistics,
 )
 
@@ -947,20 +947,22 @@ class KvSpace:
     def attach(
         memory: Union[Lease, Mapping, Buffer], *, namespace: str = '', fd: Optional[int] = None, puts: bool = True,
         host: int = 0, tends_itself: bool = True, spill: Union[str, PathLike[Any], None] = None, spill_bytes: int = 0,
-        local_bytes: int = 0
+        local_bytes: int = 0, session: Optional[Session] = None
     ) -> KvSpace:
-        """Opens the space in a lease, or in other memory. spill: a folder of a local disk, where evicted blocks go,
-        of so many bytes. local_bytes: for copies of hot blocks in this process's own memory. puts: whether it
-        takes a part with its first put(); fd: the memory's file, where it is no lease's; namespace: of calls that
-        name none.
+        """Opens the space in a lease, with all its members, or in other memory. session: attaches members that are
+        leases, where it is not a Lease that is given. spill: a folder of a local disk, where evicted blocks go, of
+        so many bytes. local_bytes: for copies of hot blocks in this process's own memory. puts: whether it takes
+        a part with its first put(); fd: the memory's file, where it is no lease's; namespace: of calls that name
+        none.
         """
 
     @staticmethod
     def open(
         path: Union[str, PathLike[Any]], *, namespace: str = '', puts: bool = True, host: int = 0, tends_itself: bool
-        = True, spill: Union[str, PathLike[Any], None] = None, spill_bytes: int = 0, local_bytes: int = 0
+        = True, spill: Union[str, PathLike[Any], None] = None, spill_bytes: int = 0, local_bytes: int = 0, session:
+        Optional[Session] = None
     ) -> KvSpace:
-        """Opens the space in a file, for example of /dev/shm."""
+        """Opens the space in a file, for example of /dev/shm, with all its members."""
 
     def close(self) -> None:
         """No more calls; its part is given back once its views and writes are gone."""
@@ -1048,6 +1050,16 @@ class KvSpace:
 
     def verify(self) -> KvVerified:
         """Compares every block with its checksum."""
+
+    def grow(self, where: str) -> None:
+        """Makes a lease (its id or label), or a file (a path with a '/'), a member of the space. Raises AlreadyExists
+        where it has something else, Busy.
+        """
+
+    def shrink(self, where: str, *, wait: Optional[float] = 30.0) -> KvShrunk:
+        """Makes a member leave: its blocks move to the others as far as there is room. wait: for others to let go of
+        it. Raises NotFound, Busy.
+        """
 
     def policy(self) -> KvPolicy:
         """Budgets, and what is kept."""

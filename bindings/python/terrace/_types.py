@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointInfo", "CheckpointList", "CheckpointProgress", "DeviceInfo", "DeviceUse", "HbmStatistics", "Restored",
-    "KvBlockInfo", "KvCounters", "KvPartInfo", "KvStat", "KvVerified",
+    "KvBlockInfo", "KvCounters", "KvMemberInfo", "KvPartInfo", "KvShrunk", "KvStat", "KvVerified",
     "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorIdentity", "TensorPoolStatistics", "TensorStatistics",
     "TierFigures",
     "ExtentInfo", "FreeRuns", "PartOwner", "UsageReport",
@@ -294,10 +294,12 @@ class KvBlockInfo(NamedTuple):
     used_unix_s: int
     has_parent: bool
     has_checksum: bool
+    member: int
 
 
 class KvPartInfo(NamedTuple):
-    """A part of a KV space. state: "unused", "owned", "left" (in order) or "dead". chunk_bytes: of the data."""
+    """A part of a KV space. state: "unused", "owned", "left" (in order) or "dead". chunk_bytes: of the data. member: by
+    its place in KvStat.members."""
 
     part: int
     host: int
@@ -305,6 +307,28 @@ class KvPartInfo(NamedTuple):
     blocks: int
     block_bytes: int
     chunk_bytes: int
+    member: int
+
+
+class KvMemberInfo(NamedTuple):
+    """A lease (its id or label) or a file (its path) of a KV space. state: "filling", "leaving" or "lost"; loss: why."""
+
+    where: str
+    state: str
+    loss: str
+    data_bytes: int
+    free_bytes: int
+    blocks: int
+    block_bytes: int
+
+
+class KvShrunk(NamedTuple):
+    """How a member left. left_behind: blocks for which the others had no room. holders: that still have it."""
+
+    moved: int
+    moved_bytes: int
+    left_behind: int
+    holders: int
 
 
 class KvBudget(NamedTuple):
@@ -346,6 +370,7 @@ class KvStat(NamedTuple):
     local_blocks: int
     local_bytes: int
     local_max_bytes: int
+    members: List[KvMemberInfo]
 
 
 class KvCounters(NamedTuple):
@@ -375,6 +400,8 @@ class KvCounters(NamedTuple):
     local_copied: int
     local_evicted: int
     local_stale: int
+    members_joined: int
+    members_lost: int
 
 
 class KvVerified(NamedTuple):

@@ -13,9 +13,10 @@ docs/python.md of the sources has the rest.
 
 from ._terrace import KvSpace, KvView, KvWrite
 from ._terrace import kv_namespace as namespace
-from ._types import KvBlockInfo, KvBudget, KvCounters, KvKept, KvPartInfo, KvPolicy, KvStat, KvVerified
+from ._types import KvBlockInfo, KvBudget, KvCounters, KvKept, KvMemberInfo, KvPartInfo, KvPolicy, KvShrunk, KvStat, KvVerified
 
 __all__ = [
-    "KvBlockInfo", "KvBudget", "KvCounters", "KvKept", "KvPartInfo", "KvPolicy", "KvSpace", "KvStat", "KvVerified", "KvView", "KvWrite",
+    "KvBlockInfo", "KvBudget", "KvCounters", "KvKept", "KvMemberInfo", "KvPartInfo", "KvPolicy", "KvShrunk", "KvSpace", "KvStat", "KvVerified",
+    "KvView", "KvWrite",
     "namespace",
 ]

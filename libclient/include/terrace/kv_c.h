@@ -60,6 +60,9 @@ struct terrace_kv_attach_options {
   uint64_t spill_bytes; /* its budget, for all processes of the host together. 0: what the folder has */
   /* For copies of hot blocks in this process's own memory (kv_local.h). 0: none; else at least 1 MiB. */
   uint64_t local_bytes;
+  /* Where the space has members in other leases (kv_members.h): attaches them. NULL: those in files alone are found.
+   * It must be open as long as the space is. */
+  struct terrace_session* session;
 };
 
 /* memory: 64-byte aligned, nobody has it attached. options: NULL for the defaults, here and below. */
@@ -76,6 +79,10 @@ terrace_code terrace_kv_attach_mapping(terrace_mapping* mapping,
 /* Maps all of a file, which must be open for reading and writing. Without options.ownership parts are owned by
  * locks on the file (terrace_ownership_by_locks). */
 terrace_code terrace_kv_attach_fd(int fd, const struct terrace_kv_attach_options* options, terrace_kv** kv);
+/* The space in a lease, by its id or label, and in all other members of it. options.ownership and .session are not
+ * used. */
+terrace_code terrace_kv_attach_lease(struct terrace_session* session, const char* lease,
+                                     const struct terrace_kv_attach_options* options, terrace_kv** kv);
 /* The part of this holder, once it has put something; -1: none. */
 int terrace_kv_part(const terrace_kv* kv);
 /* TERRACE_OK while the space's memory is there. */
@@ -186,6 +193,23 @@ terrace_code terrace_kv_evict(terrace_kv* kv, uint64_t bytes, uint64_t* erased);
 terrace_code terrace_kv_flush(terrace_kv* kv, const char* name_space, uint64_t wait_ns, uint64_t* erased);
 terrace_code terrace_kv_flush_all(terrace_kv* kv, uint64_t wait_ns, uint64_t* erased);
 
+/* ---- members: JoinedKvSpace of kv_members.h ---- */
+
+struct terrace_kv_shrunk {
+  size_t size;
+  uint64_t moved, moved_bytes; /* blocks that other members have now */
+  uint64_t left_behind;        /* for which there was no room */
+  uint32_t holders;            /* that still have it */
+  int reserved;                /* 0 */
+};
+/* Makes the lease (id or label) or the file (a path with a '/') a member. TERRACE_ALREADY_EXISTS: it has something else.
+ * Not for what terrace_kv_attach() has made. */
+terrace_code terrace_kv_grow(terrace_kv* kv, const char* where);
+/* Makes it leave: its blocks move as far as there is room. Waits at most wait_ns for others to let go of it. shrunk:
+ * may be NULL. */
+terrace_code terrace_kv_shrink(terrace_kv* kv, const char* where, uint64_t wait_ns,
+                               struct terrace_kv_shrunk* shrunk);
+
 /* ---- an operator's policy: KvPolicy of kv_space.h ---- */
 
 /* Of a namespace, and of all whose names begin with it and a "/". */
@@ -220,7 +244,7 @@ struct terrace_kv_block_info {
   uint64_t used_unix_s;    /* put, or last known use, to some seconds */
   uint32_t part;
   int has_parent, has_checksum;
-  int reserved; /* 0 */
+  uint32_t member; /* by index in the members of struct terrace_kv_stat */
 };
 
 struct terrace_kv_part_info {
@@ -230,7 +254,16 @@ struct terrace_kv_part_info {
   uint64_t chunk_bytes; /* of the data, that it has now */
   const char* state;    /* "unused", "owned", "left" or "dead" */
   uint32_t part;
-  int reserved; /* 0 */
+  uint32_t member; /* by index in the members of struct terrace_kv_stat */
+};
+
+struct terrace_kv_member_info {
+  size_t size;
+  const char* where; /* a lease's id or label, or a path; "": not known */
+  const char* state; /* "filling", "leaving" or "lost" */
+  const char* loss;  /* why it is lost */
+  uint64_t data_bytes, free_bytes;
+  uint64_t blocks, block_bytes;
 };
 
 struct terrace_kv_stat {
@@ -245,6 +278,8 @@ struct terrace_kv_stat {
   uint64_t kept_bytes; /* of blocks that the policy keeps */
   /* Copies in this process, and what they may have. */
   uint64_t local_blocks, local_bytes, local_max_bytes;
+  const struct terrace_kv_member_info* const* members;
+  size_t member_count; /* 1 at least */
 };
 
 /* Since this holder attached. */
@@ -257,6 +292,7 @@ struct terrace_kv_counters {
   uint64_t spilled, spill_hits, spill_dropped;
   uint64_t local_hits, local_hit_bytes; /* of the hits, from copies in this process */
   uint64_t local_copied, local_evicted, local_stale;
+  uint64_t members_joined, members_lost; /* beside the first one */
 };
 
 struct terrace_kv_verified {
@@ -273,7 +309,7 @@ struct terrace_kv_verified {
 terrace_code terrace_kv_list(terrace_kv* kv,
                              int (*each)(void* context, const struct terrace_kv_block_info* info),
                              void* context);
-/* stat->parts is valid until this thread's next call of it. */
+/* stat->parts and ->members are valid until this thread's next call of it. */
 terrace_code terrace_kv_get_stat(terrace_kv* kv, struct terrace_kv_stat* stat);
 terrace_code terrace_kv_get_counters(const terrace_kv* kv, struct terrace_kv_counters* counters);
 /* Compares every block with its checksum. TERRACE_OK also where some are wrong: `verified` says so; its pointers

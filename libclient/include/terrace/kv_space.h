@@ -194,6 +194,7 @@ struct KvBlockInfo {
   uint64_t used_unix_s = 0;     // put, or last known use, to some seconds
   bool has_parent = false;
   bool has_checksum = false;
+  uint32_t member = 0;  // by index in KvStat::members
 };
 
 struct KvPartInfo {
@@ -204,6 +205,16 @@ struct KvPartInfo {
   uint64_t blocks = 0;
   uint64_t block_bytes = 0;
   uint64_t chunk_bytes = 0;  // of the data, that it has now
+  uint32_t member = 0;       // by index in KvStat::members
+};
+
+// A lease or a file of a space that has several (terrace/kv_members.h).
+struct KvMemberInfo {
+  std::string where;       // a lease's id or label, or a path; empty: not known, the only one
+  std::string state = {};  // "filling", "leaving" or "lost"
+  std::string loss = {};   // why it is lost
+  uint64_t data_bytes = 0, free_bytes = 0;
+  uint64_t blocks = 0, block_bytes = 0;
 };
 
 struct KvBudgetUse {
@@ -225,6 +236,7 @@ struct KvStat {
   uint64_t kept_bytes = 0;  // of blocks that the policy keeps
   // Of this process: copies of this space's blocks, and what copies of all of its spaces may have.
   uint64_t local_blocks = 0, local_bytes = 0, local_max_bytes = 0;
+  std::vector<KvMemberInfo> members = {};  // one at least
 };
 
 // What this holder did since it attached.
@@ -239,10 +251,11 @@ struct KvCounters {
   uint64_t spilled = 0;        // evicted blocks that were given to the spill
   uint64_t spill_hits = 0;     // of the hits, that came from there
   uint64_t spill_dropped = 0;  // evicted blocks that it did not take: its queue was full, or its disk fails
-  uint64_t local_hits = 0, local_hit_bytes = 0;  // of the hits, from local copies
-  uint64_t local_copied = 0;                     // blocks that got one
-  uint64_t local_evicted = 0;                    // copies that made room for others
-  uint64_t local_stale = 0;                      // copies whose block was gone when they were asked for
+  uint64_t local_hits = 0, local_hit_bytes = 0;   // of the hits, from local copies
+  uint64_t local_copied = 0;                      // blocks that got one
+  uint64_t local_evicted = 0;                     // copies that made room for others
+  uint64_t local_stale = 0;                       // copies whose block was gone when they were asked for
+  uint64_t members_joined = 0, members_lost = 0;  // beside the first one
 };
 
 struct KvVerified {

@@ -358,6 +358,31 @@ class InAFile(unittest.TestCase):
             again.set_policy()
             self.assertEqual(again.policy(), kv.KvPolicy([], []))
 
+    def test_members_come_and_go(self):
+        space, second = self.space, self.path.with_name("second")
+        second.write_bytes(bytes(32 * MIB))
+        space.put("k", b"v")
+        space.grow(str(second))
+        with self.assertRaises(terrace.Unavailable):
+            space.grow("a-lease")
+        stat = space.stat()
+        self.assertEqual([member.where for member in stat.members], [str(self.path), str(second)])
+        self.assertEqual([member.state for member in stat.members], ["filling"] * 2)
+        self.assertEqual((stat.members[0].blocks, stat.members[0].loss, stat.parts[4].member), (1, "", 1))
+        self.assertEqual(space.counters().members_joined, 1)
+        for number in range(100):
+            space.put(f"k{number}", f"v{number}".encode())
+        self.assertEqual({block.member for block in space.list()}, {0, 1})
+        with kv.KvSpace.open(second, namespace="n") as other:
+            self.assertEqual(other.get("k"), b"v")
+            self.assertEqual(other.prefix([f"k{number}" for number in range(101)]), 100)
+        shrunk = space.shrink(str(self.path), wait=10.0)
+        self.assertEqual((shrunk.left_behind, shrunk.holders), (0, 0))
+        self.assertGreater(shrunk.moved, 10)
+        self.assertEqual(space.get_many(["k", "k7"]), [b"v", b"v7"])
+        with self.assertRaises(terrace.NotFound):
+            space.shrink("/nowhere")
+
     def test_a_full_space_makes_room(self):
         block = os.urandom(256 * KIB)
         for number in range(200):  # 50 MiB into less than 32

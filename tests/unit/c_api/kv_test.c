@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "terrace/kv_c.h"
 
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -337,6 +338,55 @@ static void hot_blocks_have_local_copies(int fd) {
   terrace_kv_view_free(view);
 }
 
+static int new_file(char* path) {
+  strcpy(path, "/dev/shm/terrace-kv-XXXXXX");
+  const int fd = mkstemp(path);
+  CHECK(fd >= 0 && ftruncate(fd, (off_t)BYTES) == 0);
+  return fd;
+}
+
+static void members_come_and_go(void) {
+  char first_path[64], second_path[64];
+  const int first = new_file(first_path), other = new_file(second_path);
+  MUST(terrace_kv_format_fd(first, NULL));
+  terrace_kv* kv = attach(first);
+  MUST(put_text(kv, NULL, "k", "v"));
+  MUST(terrace_kv_grow(kv, second_path));
+  CHECK_FAILS(terrace_kv_grow(kv, "a-lease"), TERRACE_UNAVAILABLE, "no session");
+  CHECK_FAILS(terrace_kv_grow(kv, NULL), TERRACE_INVALID_ARGUMENT, "member is NULL");
+  struct terrace_kv_stat stat = {.size = sizeof stat};
+  MUST(terrace_kv_get_stat(kv, &stat));
+  CHECK(stat.member_count == 2 && stat.part_count == 16 && stat.parts[8]->member == 1);
+  CHECK(strcmp(stat.members[0]->where, first_path) == 0 && strcmp(stat.members[1]->where, second_path) == 0);
+  CHECK(strcmp(stat.members[1]->state, "filling") == 0 && stat.members[1]->data_bytes > 0);
+  CHECK(stat.members[0]->blocks == 1 && stat.members[0]->size == sizeof *stat.members[0]);
+  CHECK(strcmp(stat.members[0]->loss, "") == 0);
+  struct terrace_kv_counters counters = {.size = sizeof counters};
+  MUST(terrace_kv_get_counters(kv, &counters));
+  CHECK(counters.members_joined == 1 && counters.members_lost == 0);
+
+  terrace_kv* by_second = attach(other);
+  CHECK(is_there(by_second, NULL, "k"));
+  terrace_kv_free(by_second);
+  struct terrace_kv_shrunk shrunk = {.size = sizeof shrunk};
+  MUST(terrace_kv_shrink(kv, first_path, second, &shrunk));
+  CHECK(shrunk.moved == 1 && shrunk.moved_bytes == 1 && shrunk.left_behind == 0 && shrunk.holders == 0);
+  CHECK(is_there(kv, NULL, "k"));
+  CHECK_FAILS(terrace_kv_shrink(kv, second_path, 0, NULL), TERRACE_INVALID_ARGUMENT, "last member");
+  terrace_kv_free(kv);
+
+  static _Alignas(4096) char memory[BYTES];
+  MUST(terrace_kv_format(memory, BYTES, NULL));
+  MUST(terrace_kv_attach(memory, BYTES, NULL, &kv));
+  CHECK_FAILS(terrace_kv_grow(kv, second_path), TERRACE_UNSUPPORTED, "bare memory");
+  terrace_kv_free(kv);
+  CHECK_FAILS(terrace_kv_attach_lease(NULL, "a", NULL, &kv), TERRACE_INVALID_ARGUMENT, "session is NULL");
+  unlink(first_path);
+  unlink(second_path);
+  close(first);
+  close(other);
+}
+
 void kv_tests(void) {
   const int fd = memfd_create("kv", MFD_CLOEXEC);
   CHECK(fd >= 0 && ftruncate(fd, (off_t)BYTES) == 0);
@@ -369,4 +419,5 @@ void kv_tests(void) {
   hot_blocks_have_local_copies(fd);
   evicted_ones_are_in_a_folder(fd);
   close(fd);
+  members_come_and_go();
 }
