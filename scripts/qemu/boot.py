@@ -40,13 +40,17 @@ class BootResult:
 
 
 class _Follower:
-    """What one guest does, by its reports."""
+    """What one guest does, by its reports. `start_again(cuts, name)` makes the machine that follows when its power is cut in the
+    middle of command `name`."""
 
-    def __init__(self, machine: Machine, on_end, patience: float = 1):
+    def __init__(self, machine: Machine, on_end, patience: float = 1, start_again=None):
         self.machine = machine
+        self.cuts = 0
+        self._start_again = start_again
+        self._cut_at = None
         self._patience = patience
         self.outcomes = []
-        self.initialised = self.ready_at = None
+        self.initialised = self.ready_at = self.first_ready_at = None
         self.finished = False
         self.broken = ""
         self._running = ""
@@ -60,11 +64,22 @@ class _Follower:
         for event in self.machine.events():
             self._take(event)
         now = time.monotonic()
+        if self._cut_at is not None and now >= self._cut_at and self._running:
+            self._cut_power()
+            return
         if not self.finished and not self.broken and (not alive or now > self._deadline):
             where = f"during {self._running}" if self._running else "between tests" if self.ready_at else \
                 "before its devices were there" if self.initialised else "before init"
             self.broken = f"guest {self.machine.host} {'hung' if alive else 'ended'} {where}"
         self._settle()
+
+    def _cut_power(self) -> None:
+        """QEMU is killed in the middle of whatever the guest does. The media keep what was stored; the rest is gone."""
+        self.machine.close()
+        self.cuts += 1
+        self.machine = self._start_again(self.cuts, self._running)
+        self.initialised = self.ready_at = self._cut_at = None
+        self._running, self._deadline = "", self.machine.began + BOOT_LIMIT_S * self._patience
 
     def give_up(self, reason: str) -> None:
         if not self.finished and not self.broken:
@@ -83,6 +98,7 @@ class _Follower:
             self.initialised, self._deadline = now, now + READY_LIMIT_S * self._patience
         elif kind == "ready":
             self.ready_at, self._deadline = now, now + SLACK_S * self._patience
+            self.first_ready_at = self.first_ready_at or now
         elif kind == "start":
             self._running, self._deadline = event["name"], now + event["limit_s"] + SLACK_S * self._patience
         elif kind == "end":
@@ -93,6 +109,8 @@ class _Follower:
             outcome = Outcome(event["name"], self.machine.host, event["code"], event["seconds"], "; ".join(reasons))
             self.outcomes.append(outcome)
             self._on_end(outcome)
+        elif kind == "cut":
+            self._cut_at = now + event["after_s"]
         elif kind == "failed":
             self.broken = f"guest {self.machine.host}: {event['reason']}"
         elif kind == "quit":
@@ -120,12 +138,15 @@ def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), o
 
 def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_end, on_tick, patience: float,
           until: float) -> BootResult:
-    machines = []
+    began = time.monotonic()
+    followers = []
     try:
         for host, job in enumerate(jobs):
             ports = forwards[host] if host < len(forwards) else ()
-            machines.append(Machine(folder, host, kernel, initramfs, job, ports))
-        followers = [_Follower(machine, on_end, patience) for machine in machines]
+
+            def start(cuts=0, name="", host=host, job=job, ports=ports):
+                return Machine(folder, host, kernel, initramfs, _after_cuts(job, cuts, name), ports)
+            followers.append(_Follower(start(), on_end, patience, start))
         while not all(follower.finished for follower in followers):
             for follower in followers:
                 follower.step()
@@ -137,16 +158,25 @@ def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_e
             on_tick()
             time.sleep(0.05)
         broken = next((follower for follower in followers if follower.broken), None)
-        ready = [follower.ready_at for follower in followers if follower.ready_at]
-        for machine in machines:
+        ready = [follower.first_ready_at for follower in followers if follower.first_ready_at]
+        for follower in followers:
             if not broken:
-                _let_end(machine)
+                _let_end(follower.machine)
         return BootResult([outcome for follower in followers for outcome in follower.outcomes],
-                          boot_s=max(ready) - machines[0].began if ready else 0.0,
+                          boot_s=max(ready) - began if ready else 0.0,
                           broken=f"{broken.broken}\n{broken.machine.log_tail()}" if broken else "")
     finally:
-        for machine in machines:
-            machine.close()
+        for follower in followers:
+            follower.machine.close()
+
+
+def _after_cuts(job, cuts: int, name: str):
+    """The job of a guest whose power was cut so often, the last time during command `name`: that one and those behind it."""
+    if cuts == 0:
+        return job
+    names = [command["name"] for command in job.commands]
+    return dataclasses.replace(job, commands=job.commands[names.index(name):],
+                               environment=(*job.environment, ("TERRACE_QEMU_CUTS", str(cuts))))
 
 
 def _let_end(machine: Machine) -> None:

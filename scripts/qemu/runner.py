@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT / "tests/guest"))
 from catalog import TESTS, GuestTest  # noqa: E402
 
 TARGETS = ("terraced", "terrace", "terrace_malloc", "terrace_heap_preload", "lease_load", "stubborn_holder", "session_client", "handler_client", "shim_torture",
-           "shim_fork_cases", "shim_fake_run", "guest_tenant", "guest_node_range", "shared_space_host")
-CI_TARGETS = ("terraced", "terrace", "guest_tenant", "session_client", "handler_client", "shared_space_host")  # what CI's selection starts
+           "shim_fork_cases", "shim_fake_run", "guest_tenant", "guest_node_range", "shared_space_host", "kv_soak")
+CI_TARGETS = ("terraced", "terrace", "guest_tenant", "session_client", "handler_client", "shared_space_host", "kv_soak")  # what CI's selection starts
 PRESET = "sim"  # optimised, with failpoints; no sanitizers, which emulation would make ten times slower
 CI_LIMIT_S = 1800  # of the whole selection: three to four times what it takes on two idle processors
 SHOWN_LINES = 40

@@ -47,6 +47,11 @@ def _shared_space(memory: str) -> GuestTest:
                      "two-hosts", 600)
 
 
+def _kv_space(memory: str) -> GuestTest:
+    return GuestTest(f"kv-space-{memory}", _script("{tree}/tests/guest/kv_space_test.py", "--memory", memory) * 2,
+                     "two-hosts", 600)
+
+
 PINS_SHORT = ("Pins.test_a_page_in_a_pipe_shows_its_old_bytes_and_keeps_the_memory",
               "Pins.test_direct_input_under_way_ends_before_the_fence",
               "Pins.test_a_holder_that_agreed_is_ended_and_the_memory_is_back_at_once")
@@ -90,6 +95,8 @@ TESTS = (
               forwards=((7311,), ())),
     # Two hosts, one tensor space: writers and readers on both, killed at random.
     _shared_space("coherent"), _shared_space("noncoherent"),
+    # Two hosts, one KV space: processes killed and stopped on both, and one guest's power is cut.
+    _kv_space("coherent"), _kv_space("noncoherent"),
     # The integration tests of the tree, with the emulated backend: the programs do on this kernel what they do outside.
     _cli("status"), _cli("daemon"), _cli("pool"), _cli("lease"), _cli("compose"), _cli("policy"),
     GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),

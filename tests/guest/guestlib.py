@@ -35,6 +35,20 @@ def topology():
     return json.loads((SHARE / "job.json").read_text())["topology"]
 
 
+def cuts():
+    """How often this guest has lost its power by ask_for_power_cut()."""
+    return int(os.environ.get("TERRACE_QEMU_CUTS", 0))
+
+
+def ask_for_power_cut(after_s):
+    """Returns never: QEMU is killed about `after_s` from now, and started again over the same media. The command that runs now
+    is then started anew, with cuts() one more."""
+    with open(SHARE / "events.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"event": "cut", "after_s": after_s}) + "\n")
+    time.sleep(after_s + 120)
+    raise AssertionError("this guest asked for a power cut, and has power")
+
+
 def command(*words, check=True):
     """A program's output; AssertionError with all of it when it fails."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, check=False)

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from devlib.output import Failure  # noqa: E402
-from qemu import boot, guest, kernel, runner, warm  # noqa: E402
+from qemu import boot, guest, kernel, machine, runner, warm  # noqa: E402
 from qemu.cpio import Archive  # noqa: E402
 import outside  # noqa: E402  (tests/guest, put on the path by qemu.runner)
 from pattern import pattern  # noqa: E402
@@ -298,6 +298,39 @@ class FollowerTest(unittest.TestCase):
         follower.machine._alive = False
         follower.step()
         self.assertTrue(follower.finished)
+
+
+class PowerCutTest(unittest.TestCase):
+    """A guest that asks for it is killed in the middle of its command, and started again with that command."""
+
+    def test_the_machine_is_another_one_afterwards(self):
+        begun = [event("init"), event("ready"), event("start", name="a", limit_s=5)]
+        first = Quiet([*begun, event("cut", after_s=0)], alive=True)
+        first.closed = False
+        first.close = lambda: setattr(first, "closed", True)
+        second = Quiet([*begun, event("end", name="a", **END), event("quit", code=0)])
+        asked = []
+        follower = boot._Follower(first, lambda outcome: None, 1, lambda cuts, name: asked.append((cuts, name)) or second)
+        for _ in range(4):
+            follower.step()
+        self.assertTrue(first.closed)
+        self.assertEqual(asked, [(1, "a")])
+        self.assertTrue(follower.finished)
+        self.assertEqual((follower.broken, [o.code for o in follower.outcomes]), ("", [0]))
+
+    def test_a_guest_that_does_not_come_back_is_told(self):
+        first = Quiet([event("init"), event("ready"), event("start", name="a", limit_s=5), event("cut", after_s=0)], alive=True)
+        first.close = lambda: None
+        follower = boot._Follower(first, lambda outcome: None, 1, lambda cuts, name: Quiet())
+        for _ in range(4):
+            follower.step()
+        self.assertIn("ended before init", follower.broken)
+
+    def test_it_begins_with_the_command_that_ran(self):
+        job = machine.Job(({"name": "a"}, {"name": "b"}), (), (("X", "1"),))
+        self.assertIs(boot._after_cuts(job, 0, ""), job)
+        after = boot._after_cuts(job, 2, "b")
+        self.assertEqual((after.commands, dict(after.environment)), (({"name": "b"},), {"X": "1", "TERRACE_QEMU_CUTS": "2"}))
 
 
 class VerdictTest(unittest.TestCase):
