@@ -72,8 +72,11 @@ class ProcessesTest(unittest.TestCase):
         running = soak.Soak(**SHORT, **options, reads=10**9, join=True)
         running.await_work(ENOUGH["reads"] + 2000, 100, 300)
         running.kill()  # all of them at once
-        told = soak.check(self, self.ended(**ENOUGH, **options, join=True), **ENOUGH)
+        told = soak.check(self, self.ended(**ENOUGH, **options, join=True, find=100), **ENOUGH)
         self.assertGreater(told["reads"], 2 * ENOUGH["reads"])
+        code, told = self.ended(**options, join=True, find=10**6)
+        self.assertEqual(code, 1)
+        self.assertRegex(told["why"], r"only \d+ blocks are there")
 
     def test_words_for_what_cannot_be(self):
         code, told = self.ended(file=memory_file(self, 4096))
@@ -85,6 +88,15 @@ class ProcessesTest(unittest.TestCase):
 
 
 class LeaseTest(unittest.TestCase):
+    def test_owners_by_locks(self):
+        with harness.Harness(devices={"a": "64M"}, name="kv-soak") as service:
+            service.start()
+            service.cli("pool", "create", "p", "--adopt", "--device", "emu:a")
+            service.cli("lease", "grant", "--pool", "p", "--size", "16M", "--persistent", "--mode", "shared_coherent", "--label", "cache")
+            running = soak.Soak(**SHORT, **ENOUGH, socket=service.socket, lease="cache", locks=True, workers=2, kill_every=500)
+            self.addCleanup(running.kill)
+            self.assertEqual(soak.check(self, running.finish(), **ENOUGH)["owners"], "locks")
+
     def test_a_lease_that_is_revoked_under_its_readers(self):
         with harness.Harness(devices={"a": "64M"}, name="kv-soak") as service:
             service.start()

@@ -52,7 +52,7 @@ int Group::run() {
 Status Group::begin() {
   TERRACE_ASSIGN_OR_RETURN(ledger_piece_, Piece::map(setup_.ledger_file, setup_.ledger_offset, ledger_bytes));
   ledger_ = reinterpret_cast<Ledger*>(ledger_piece_.bytes().data());
-  if (!setup_.by_manager()) {
+  if (!setup_.in_lease()) {
     TERRACE_ASSIGN_OR_RETURN(piece_, Piece::map(setup_.file, setup_.offset, setup_.bytes));
   }
   if (setup_.first_host() == 0 && !setup_.join) {
@@ -64,6 +64,12 @@ Status Group::begin() {
   while (ledger_->run != setup_.run) {
     TERRACE_RETURN_IF_ERROR(late("for host 0 to make the space"));
     ::usleep(10'000);
+  }
+  if (setup_.find != 0) {
+    const uint64_t before = ledger_->reads(setup_.first_host());
+    TERRACE_RETURN_IF_ERROR(run_one(Role::check));
+    const uint64_t found = ledger_->reads(setup_.first_host()) - before;
+    if (found < setup_.find) return failed("only " + std::to_string(found) + " blocks are there");
   }
   for (uint32_t host = setup_.first_host(); host < setup_.end_host(); ++host) {
     ledger_->of_hosts[host].quit = 0;
@@ -212,7 +218,10 @@ Status Group::kill_one(uint64_t now_ns) {
 
 Status Group::stop_or_continue(uint64_t now_ns) {
   if (stopped_ != nullptr) {
-    if (now_ns >= continue_at_ns_) go_on();
+    // On a busy machine the others may not have had a turn yet.
+    constexpr uint64_t patience_ns = 60 * ns_per_s;
+    const bool others_read = ledger_->reads(stopped_->host) > reads_at_stop_;
+    if (now_ns >= continue_at_ns_ && (others_read || now_ns >= continue_at_ns_ + patience_ns)) go_on();
     return {};
   }
   if (setup_.stop_every_ms == 0 || now_ns < next_stop_ns_) return {};

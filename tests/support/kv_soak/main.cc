@@ -6,7 +6,7 @@
 //   kv_soak --reads 1e8 --hosts 2 --noncoherent     of two hosts, which ask each other nothing
 //   kv_soak --reads 1e8 --emulated                  emulated hosts without coherent caches
 //   kv_soak --file FILE --host 0|1 --hosts 2 ...    one of two hosts over one device; host 0 makes the space
-//   kv_soak --socket SOCKET --lease LABEL ...       in a lease, owners by its manager
+//   kv_soak --socket SOCKET --lease LABEL ...       in a lease, owners by its manager, or with --locks by its file
 //
 // A line of JSON is printed at the end. Exit code 0: enough was seen, and nothing wrong.
 #include <CLI/CLI.hpp>
@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   app.add_option("--ledger-offset", setup.ledger_offset);
   app.add_option("--socket", setup.socket, "A manager's or agent's");
   app.add_option("--lease", setup.lease, "Label of the lease that the space is in");
+  app.add_flag("--locks", setup.by_locks, "Owners by locks on the lease's memory, not by its manager");
   app.add_option("--hosts", setup.hosts)->check(CLI::Range(1u, hosts_max));
   app.add_option("--host", host, "The one that this program plays; else all of them")
       ->check(CLI::Range(0u, hosts_max - 1));
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
   app.add_option("--run", setup.run, "A number that no other run over this memory had")
       ->check(CLI::PositiveNumber);
   app.add_flag("--join", setup.join, "The space of this run, and its ledger, are there already");
+  app.add_option("--find", setup.find, "With --join: at least so many blocks are there");
   app.add_flag("--restarted", setup.restarted, "This host's power was cut, and it is back");
   app.add_flag("--expect-loss", setup.expect_loss, "The lease ends meanwhile, and each worker hears of it");
   app.add_flag("--progress", setup.progress, "Also print the line as it is now, each second");

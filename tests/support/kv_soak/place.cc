@@ -44,7 +44,7 @@ Piece::~Piece() {
 
 Result<Attached> open_memory(const Setup& setup, const Piece& piece) {
   Attached attached;
-  if (!setup.by_manager()) {
+  if (!setup.in_lease()) {
     attached.memory = piece.bytes();
     return attached;
   }
@@ -64,8 +64,9 @@ Status attach_space(const Setup& setup, const Piece& piece, uint32_t host, Attac
   options.host = host;
   if (setup.by_manager()) {
     TERRACE_ASSIGN_OR_RETURN(options.ownership, ownership_by_manager(attached->lease));
-  } else if (setup.hosts == 1) {
-    TERRACE_ASSIGN_OR_RETURN(options.ownership, ownership_by_locks(piece.fd(), setup.offset));
+  } else if (setup.hosts == 1 || setup.in_lease()) {
+    const int fd = setup.in_lease() ? attached->lease->fd() : piece.fd();
+    TERRACE_ASSIGN_OR_RETURN(options.ownership, ownership_by_locks(fd, setup.offset));
   } else {
     TERRACE_ASSIGN_OR_RETURN(options.ownership,
                              ownership_by_host_ranges(piece.fd(), {.ranges = setup.ranges(),

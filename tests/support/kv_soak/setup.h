@@ -40,8 +40,11 @@ struct Setup {
   std::optional<uint32_t> host;  // that this program plays; nothing: all of them
   uint32_t workers = 4;          // of each host
   uint32_t keys = 4096;
-  uint32_t run = 1;        // tells this run's blocks from those of all others
+  uint32_t run = 1;  // tells this run's blocks from those of all others
+  // In a lease: owners by locks on its memory. A manager gives no owners to processes of other hosts than its own.
+  bool by_locks = false;
   bool join = false;       // the space of this run is there already
+  uint64_t find = 0;       // blocks that must be there before its workers begin
   bool restarted = false;  // this host's parts may be of before the start of its machine
   bool coherent = true;
   std::optional<bool> checksums;
@@ -57,7 +60,8 @@ struct Setup {
   bool expect_loss = false;  // the lease is taken away meanwhile
   Plant plant = Plant::none;
 
-  bool by_manager() const { return !lease.empty(); }
+  bool in_lease() const { return !lease.empty(); }
+  bool by_manager() const { return in_lease() && !by_locks; }
   uint32_t first_host() const { return host.value_or(0); }
   uint32_t end_host() const { return host ? *host + 1 : hosts; }
   // One more of each a host, for who follows a killed worker, and for who formats and checks.

@@ -175,7 +175,7 @@ void Worker::put(uint32_t key) {
 Status Worker::put_in_place(uint32_t key, std::span<const std::byte> bytes) {
   Result<KvWrite> write = space_.begin_put({}, key_of(key), bytes.size(), {.wait_ns = put_wait_ns});
   if (!write.ok()) return write.error();
-  if (setup_.by_manager()) {
+  if (setup_.in_lease()) {
     TERRACE_RETURN_IF_ERROR(write->fill(bytes));  // plain stores end the process when the lease ends
   } else {
     const size_t half = bytes.size() / 2;
@@ -245,7 +245,7 @@ bool Worker::judge(uint32_t key, std::span<const std::byte> bytes, uint32_t eras
 
 void Worker::judge_error(uint32_t key, const Error& error, const char* how) {
   using enum ErrorCode;
-  if (error.code == lease_expired && setup_.by_manager()) throw LeaseEnded();
+  if (error.code == lease_expired && setup_.in_lease()) throw LeaseEnded();
   if (error.code == not_found)
     add(counts_.misses);
   else if (error.code == already_exists || error.code == cancelled)
