@@ -97,6 +97,8 @@ TESTS = (
     _shared_space("coherent"), _shared_space("noncoherent"),
     # Two hosts, one KV space: processes killed and stopped on both, and one guest's power is cut.
     _kv_space("coherent"), _kv_space("noncoherent"),
+    # Two hosts with leases of a manager: KV spaces in them, handed over, taken away, and lost with a guest's power.
+    GuestTest("kv-leases", _script("{tree}/tests/guest/kv_leases_test.py") * 2, "two-hosts", 900, forwards=((7312,), ())),
     # The integration tests of the tree, with the emulated backend: the programs do on this kernel what they do outside.
     _cli("status"), _cli("daemon"), _cli("pool"), _cli("lease"), _cli("compose"), _cli("policy"),
     GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),
