@@ -110,22 +110,28 @@ kj::Promise<void> HealthWatch::look_at_memdevs() {
       .then([this](std::vector<HealthView::Memdev> found) { memdevs_ = std::move(found); });
 }
 
-// What the doctor calls essential, and finds missing. Nobody waits for its answer here: other looks go on.
+// What the doctor calls essential, and finds missing, whoever had it look: an operator who has fixed something asks it
+// (`terrace doctor --manager`). Nobody waits for its answer here: other looks go on.
 kj::Promise<void> HealthWatch::look_at_kernel() {
   const uint64_t now_ns = service_.now_ns();
+  take_lacks();
   if (kernel_again_ns_ == 0) kernel_again_ns_ = now_ns + kernel_first_ns;
   if (now_ns < kernel_again_ns_) return kj::READY_NOW;
   kernel_again_ns_ = now_ns + kernel_later_ns;
   tasks_.add(service_.doctor()
                  .ask([this] { return service_.now_ns(); })
-                 .then([this](Result<MachineDoctor::Seen> seen) {
-                   if (!seen.ok()) return;
-                   lacks_.clear();
-                   for (const doctor::Check& check : seen->checks)
-                     if (check.essential && check.state == doctor::CheckState::missing)
-                       lacks_.push_back({check.name, check.found + ": " + check.meaning, check.fix});
-                 }));
+                 .then([this](const Result<MachineDoctor::Seen>&) { take_lacks(); }));
   return kj::READY_NOW;
+}
+
+void HealthWatch::take_lacks() {
+  const MachineDoctor::Seen* seen = service_.doctor().newest();
+  if (seen == nullptr || seen->looked_ns == lacks_seen_ns_) return;
+  lacks_seen_ns_ = seen->looked_ns;
+  lacks_.clear();
+  for (const doctor::Check& check : seen->checks)
+    if (check.essential && check.state == doctor::CheckState::missing)
+      lacks_.push_back({check.name, check.found + ": " + check.meaning, check.fix});
 }
 
 const HealthEngine& HealthWatch::look() {

@@ -48,6 +48,7 @@ class HealthWatch final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> look_at_disk();
   kj::Promise<void> look_at_memdevs();
   kj::Promise<void> look_at_kernel();
+  void take_lacks();
 
   HealthView gather() const;
   void gather_pools(HealthView& view) const;
@@ -63,6 +64,7 @@ class HealthWatch final : private kj::TaskSet::ErrorHandler {
   uint64_t memdevs_asked_ns_ = 0;  // 0: never
   std::vector<HealthView::Lack> lacks_;
   uint64_t kernel_again_ns_ = 0;  // when the machine is looked at next; 0: not decided yet
+  uint64_t lacks_seen_ns_ = 0;    // when what is in lacks_ was looked at
   kj::TaskSet tasks_;
 };
 

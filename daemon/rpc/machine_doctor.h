@@ -51,6 +51,8 @@ class MachineDoctor {
   // Errors    unsupported   nobody looks here
   //           ...           those of the look
   kj::Promise<Result<Seen>> ask(std::function<uint64_t()> now_ns);
+  // What the last look saw, whoever asked for it; null: nothing yet, or that look failed.
+  const Seen* newest() const { return state_->seen.ok() ? &*state_->seen : nullptr; }
 
  private:
   struct State {

@@ -4,11 +4,13 @@
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/health/health_test.py [TestClass[.test]]
 """
 
+import http.client
 import json
 import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -300,6 +302,156 @@ class StateDisk(Case):
         wait_until(lambda: self.findings()["state_disk_filling"]["severity"] == "critical", 20, "almost nothing left")
         filler.unlink()
         self.cleared("state_disk_filling")
+
+
+class Http(http.client.HTTPConnection):
+    """To the manager's unix socket: a commit a request, without a program for each."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=60)
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(60)
+        self.sock.connect(self.path)
+
+    def ask(self, path, body=None):
+        headers = {"Content-Type": "application/json", "X-Terrace-Action": "1"}
+        self.request("GET" if body is None else "POST", path, json.dumps(body) if body else None, headers if body else {})
+        answer = self.getresponse()
+        text = answer.read().decode()
+        if answer.status != 200:
+            raise AssertionError(f"{path}: {answer.status} {text}")
+        return text
+
+
+@unittest.skipUnless(harness.can_mount(), "needs to mount a file system")
+class JournalLeft(Case):
+    """A disk that is full, and a journal that is filled up since it cannot be folded into the database there."""
+    limits = {"state_free_min": "64K"}
+
+    def disk(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-health-journal-"))
+        self.addCleanup(shutil.rmtree, folder)
+        image, mount = folder / "image", folder / "mount"
+        mount.mkdir()
+        with open(image, "wb") as file:
+            file.truncate(48 * MIB)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+        if subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no loop device can be had")  # a tmpfs would need ten times as many commits
+        self.addCleanup(subprocess.run, ["umount", mount], check=True)
+        return mount
+
+    def test_what_is_left_of_the_journal_counts_and_comes_back(self):
+        disk = self.disk()
+        self.t.state = disk / "state.db"
+        self.addCleanup(self.t.close)
+        self.start()
+        free = lambda: os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize
+        with open(disk / "filler", "wb", buffering=0) as filler:
+            while free() > 48 << 10:
+                filler.write(bytes(max(4096, min(MIB, free() - (48 << 10)))))
+                os.fsync(filler.fileno())
+        http_ = Http(self.t.runtime / "http.sock")
+        self.addCleanup(http_.close)
+        used = lambda: float(re.search(r"(?m)^terrace_store_journal_used_bytes (\S+)", http_.ask("/metrics"))[1])
+        found = lambda: next((one for one in json.loads(http_.ask("/api/v1/health"))["findings"]
+                              if one["code"] == "state_disk_filling"), None)
+        wait_until(found, 60, "the finding")
+        self.assertRegex(found()["text"], r"and the journal 15.\d+ MiB of 15.\d+ MiB; when both are full, nothing is granted")
+        count = 0
+        while used() < 9 * MIB and count < 8000:
+            for _ in range(20):
+                count += 1
+                http_.ask("/api/v1/set_quota", {"tenant": "training", "bytes_max": (1 + count % 2) << 30})
+        self.assertGreater(used(), 8 * MIB, f"{count} commits")
+        wait_until(lambda: re.search(r"and the journal [3-7](\.\d+)? MiB of 15\.\d+ MiB", found()["text"]), 60, "what is left of the journal")
+        self.assertEqual(found()["severity"], "critical")
+        self.assertNotIn("store_failing", self.findings())
+        (disk / "filler").unlink()
+        self.cleared("state_disk_filling")
+        wait_until(lambda: used() < MIB, 60, "the journal to be folded")
+        self.t.restart(hard=True)
+        self.assertEqual(self.t.cli("quota", "list").json["quotas"][0]["bytes_max"], (1 + count % 2) << 30)
+
+
+class SmallSharedMemory(Harness):
+    """As a user other than root, with a /dev/shm of its own that is small."""
+    USER = 65534
+
+    def daemon_command(self):
+        for path in (self.directory, *self.directory.rglob("*")):
+            os.chown(path, self.USER, self.USER)
+        script = 'mount -t tmpfs -o size=96M,mode=1777 none /dev/shm && exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"'
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(self.USER), *super().daemon_command()]
+
+
+@unittest.skipUnless(os.geteuid() == 0 and harness.can_mount(), "needs a mount namespace, and to become another user")
+class Machine(Case):
+    def setUp(self):
+        harness.need_build_for_all()
+        self.t = SmallSharedMemory(devices={"a": "8M"}, name="health")
+        self.addCleanup(self.t.close)
+        config = self.t.directory / "terraced.toml"
+        config.write_text(config_text(LIMITS))
+        self.t.daemon_args += ["--config", str(config)]
+
+    def test_a_machine_without_the_memory_that_a_manager_needs(self):
+        self.t.start()
+        self.t.create_pool("p")
+        look = lambda: {one["name"]: one for one in self.t.cli("doctor", "--manager", check=False).json["checks"]}
+        self.assertEqual(look()["dev_shm"]["state"], "ok")
+        self.assertNotIn("kernel_lacks", self.findings())
+        filler = pathlib.Path("/proc", str(self.t.pid), "root", "dev/shm/filler")
+        filler.write_bytes(bytes(64 * MIB))
+
+        def looked_anew(code, there):  # what was seen counts for some seconds
+            look()
+            return (code in self.findings()) == there
+        wait_until(lambda: looked_anew("kernel_lacks", True), 90, "the finding", interval=1)
+        finding = self.findings()["kernel_lacks"]
+        self.assertEqual((finding["severity"], finding["kind"], finding["name"]), ("warning", "machine", "dev_shm"))
+        self.assertIn("a daemon without root cannot keep emulated memory there", finding["text"])
+        self.assertIn("remount", finding["advice"])
+        filler.unlink()
+        wait_until(lambda: looked_anew("kernel_lacks", False), 90, "the end of the finding", interval=1)
+
+
+class AilingMemdev(Harness):
+    """With a memdev as libcxl would list one (ailing_memdev.cc), and the bus that it would be on."""
+
+    def daemon_command(self):
+        library = harness.find_binary("tests/integration/health/libterrace_ailing_memdev.so")
+        options = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))
+        script = "mount -t tmpfs none /sys/bus && mkdir /sys/bus/cxl && exec env \"$@\""
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", f"LD_PRELOAD={library}",
+                f"ASAN_OPTIONS={options}", f"TERRACE_AILING_MEMDEV={self.directory}/memdev", *super().daemon_command()]
+
+
+@unittest.skipUnless(harness.can_mount(), "needs a mount namespace")
+class Memdevs(Case):
+    """By libcxl's interface: neither the kernel nor QEMU has a memdev that can be made to ail."""
+
+    def setUp(self):
+        self.t = AilingMemdev(devices=self.devices, name="health")
+        self.addCleanup(self.t.close)
+        config = self.t.directory / "terraced.toml"
+        config.write_text(config_text(LIMITS))
+        self.t.daemon_args += ["--config", str(config)]
+
+    def test_a_memdev_that_says_of_itself_that_it_ails(self):
+        says = self.t.directory / "memdev"
+        says.write_text("lost, replace")
+        self.start()
+        finding = self.raised("device_unhealthy", 90)
+        self.assertEqual((finding["severity"], finding["kind"], finding["text"]),
+                         ("critical", "memdev", "says of itself: media lost data, to be replaced"))
+        memdev = self.t.cli("device", "list", "--hardware").json["inventory"]["memdevs"][0]
+        self.assertEqual((memdev["serial"], memdev["health"]), (finding["name"], "media lost data, to be replaced"))
+        says.write_text("")
+        self.cleared("device_unhealthy", 150)  # it is asked once a minute
 
 
 # Two sets of blocks, either of which fills its DDR, in turn, until its standard input ends.
