@@ -329,6 +329,18 @@ class Renewed(Case):
         self.assertEqual((self.ca / "short.pem").read_bytes(), before)
         self.assertEqual(self.audit("renew-certificate"), [])
 
+    @unittest.skipUnless(harness.can_mount(), "needs a mount namespace")
+    def test_files_that_cannot_be_written_stay_and_nothing_is_asked(self):
+        self.start()
+        self.made_by_openssl("short", 600)
+        read_only = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+        done = subprocess.run(["unshare", "--mount", "--propagation", "private", "sh", "-c", read_only, self.ca, self.t.terrace,
+                               *self.options("short", self.whole), "status"], env=self.t.environment(), capture_output=True,
+                              text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("ends within 1 day, and it was not renewed: this user cannot write", done.stderr)
+        self.assertEqual(self.audit("renew-certificate"), [])
+
     def test_without_the_cas_key_it_does_not_start(self):
         self.write_config(self.config.read_text().replace("[tls]", "[tls]\nrenew_clients = true"))
         self.assertIn("renew_clients needs the CA's key", self.t.fails_to_start())

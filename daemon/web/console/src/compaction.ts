@@ -65,7 +65,7 @@ export function compactionText(): Child {
   if (!found) return null;
   if (found.refusal) return h("p", { class: "note" }, "A compaction would be refused: ", prose(found.refusal));
   return h("p", { class: "note" }, `A compaction for ${format.bytes(wanted())} ${found.summary}`
-    + (found.run ? `: ${format.bytes(found.run.length_bytes)} on ${found.run.device} are cleared, outlined in the map; what moves goes to the dashed places. ` : ": ")
+    + (found.run ? `: ${format.bytes(found.run.length_bytes)} on ${found.run.device} are cleared, outlined in the map; what moves goes to the dashed places: ` : ": ")
     + `${found.notes.slice(found.run ? 1 : 0).join("; ")}.`);
 }
 
