@@ -20,6 +20,7 @@ enum {
   answer_s = 65,  // terrace itself gives up after 60
   taken_label_s = 10,
   end_s = 10,
+  look_ms = 5000,  // between two questions of slurmctld
   words_max = 20
 };
 
@@ -115,8 +116,9 @@ static int start_process(const struct start* start, struct terrace_keeper* keepe
   return between > 0 ? 0 : -1;
 }
 
-// Up to the end of a line that says {"held"}, or of all that it says. The number of bytes; -1: not in time.
-static ssize_t read_answer(int output, char* text, size_t bytes, int64_t until_ms) {
+// Up to the end of a line that says {"held"}, or of all that it says. The number of bytes; -1: not in time; -2: nobody wants
+// it any more.
+static ssize_t read_answer(const struct terrace_keeper_order* order, int output, char* text, size_t bytes, int64_t until_ms) {
   size_t filled = 0;
   for (;;) {
     text[filled] = '\0';
@@ -125,7 +127,9 @@ static ssize_t read_answer(int output, char* text, size_t bytes, int64_t until_m
     struct pollfd wait = {.fd = output, .events = POLLIN};
     const int64_t left_ms = until_ms - now_ms();
     if (left_ms <= 0) return -1;
-    if (poll(&wait, 1, (int)left_ms) <= 0) continue;
+    const int ready = poll(&wait, 1, (int)(left_ms < look_ms ? left_ms : look_ms));
+    if (ready == 0 && order->is_given_up(order)) return -2;
+    if (ready <= 0) continue;
     const ssize_t got = read(output, text + filled, bytes - 1 - filled);
     if (got == 0) return (ssize_t)filled;
     if (got > 0) filled += (size_t)got;
@@ -159,7 +163,7 @@ static int try_once(const struct start* start, struct terrace_keeper* keeper, in
     terrace_keeper_end(keeper);
     return -1;
   }
-  const ssize_t got = read_answer(keeper->output, answer, sizeof(answer), until_ms);
+  const ssize_t got = read_answer(start->order, keeper->output, answer, sizeof(answer), until_ms);
   if (got > 0 && strncmp(answer, "{\"held\"", 7) == 0) {
     keeper->lease = number_of(answer, "\"id\":");
     keeper->bytes = number_of(answer, "\"bytes\":");
@@ -167,7 +171,9 @@ static int try_once(const struct start* start, struct terrace_keeper* keeper, in
   }
   text_of(answer, "\"message\":", message, sizeof(message));
   text_of(answer, "\"code\":", code, sizeof(code));
-  if (got < 0)
+  if (got == -2)
+    snprintf(why, why_bytes, "the job has ended while it waited");
+  else if (got < 0)
     snprintf(why, why_bytes, "%s did not answer in time", start->words[0]);
   else if (*message == '\0')
     snprintf(why, why_bytes, "%s ended without an answer", start->words[0]);

@@ -18,6 +18,9 @@ struct terrace_keeper_order {
   gid_t gid;
   const gid_t* groups;
   int group_count;
+  uint32_t job;
+  // Asked every few seconds while the lease is waited for: whether nobody wants the step any more.
+  int (*is_given_up)(const struct terrace_keeper_order* order);
 };
 
 struct terrace_keeper {

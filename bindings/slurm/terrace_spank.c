@@ -84,6 +84,25 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char* words[]) {
   return -1;
 }
 
+// Slurm's name of this node, which is no other node's: several may be on one machine. Where Slurm does not say it (a list of
+// very many nodes), the machine's.
+static void name_node(spank_t spank, uint32_t step, char* name, size_t bytes) {
+  char list[8192];
+  uint32_t index = 0;
+  *name = '\0';
+  const char* variable = step == SLURM_BATCH_SCRIPT ? "SLURM_JOB_NODELIST" : "SLURM_STEP_NODELIST";
+  if (spank_get_item(spank, S_JOB_NODEID, &index) == ESPANK_SUCCESS &&
+      spank_getenv(spank, variable, list, sizeof(list)) == ESPANK_SUCCESS) {
+    hostlist_t nodes = slurm_hostlist_create(list);
+    for (char* one; nodes != NULL && *name == '\0' && (one = slurm_hostlist_shift(nodes)) != NULL; free(one))
+      if (index-- == 0) snprintf(name, bytes, "%s", one);
+    if (nodes != NULL) slurm_hostlist_destroy(nodes);
+  }
+  if (*name != '\0') return;
+  gethostname(name, bytes - 1);
+  name[strcspn(name, ".")] = '\0';
+}
+
 // slurm-JOB.STEP-HOST
 static int make_label(spank_t spank, char* label, size_t bytes) {
   uint32_t job = 0, step = 0;
@@ -91,8 +110,7 @@ static int make_label(spank_t spank, char* label, size_t bytes) {
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
     return -1;
-  gethostname(host, sizeof(host) - 1);
-  host[strcspn(host, ".")] = '\0';
+  name_node(spank, step, host, sizeof(host));
   snprintf(step_text, sizeof(step_text), "%" PRIu32, step);
   const char* name = step == SLURM_BATCH_SCRIPT       ? "batch"
                      : step == SLURM_INTERACTIVE_STEP ? "interactive"
@@ -136,13 +154,30 @@ static void set_number(spank_t spank, const char* name, uint64_t value) {
   spank_setenv(spank, name, text, 1);
 }
 
+// slurmd cannot end a step that has not begun: while it waits for memory, scancel reaches only the job's record.
+static int is_given_up(const struct terrace_keeper_order* order) {
+  job_info_msg_t* jobs = NULL;
+  if (slurm_load_job(&jobs, order->job, 0) != SLURM_SUCCESS) return slurm_get_errno() == ESLURM_INVALID_JOB_ID;
+  int wanted = 0;
+  for (uint32_t i = 0; i < jobs->record_count; ++i) {
+    const uint32_t state = jobs->job_array[i].job_state & JOB_STATE_BASE;
+    if (jobs->job_array[i].job_id == order->job) wanted = state == JOB_RUNNING || state == JOB_SUSPENDED;
+  }
+  slurm_free_job_info_msg(jobs);
+  return !wanted;
+}
+
 static int take_lease(spank_t spank, char* why, size_t why_bytes) {
   char label[terrace_name_bytes_max];
-  struct terrace_keeper_order order = {
-      .site = &site, .label = label, .pool = chosen_pool(), .bytes = request.bytes};
+  struct terrace_keeper_order order = {.site = &site,
+                                       .label = label,
+                                       .pool = chosen_pool(),
+                                       .bytes = request.bytes,
+                                       .is_given_up = is_given_up};
   gid_t* groups = NULL;
   snprintf(why, why_bytes, "Slurm does not say whose step this is");
   if (make_label(spank, label, sizeof(label)) != 0 ||
+      spank_get_item(spank, S_JOB_ID, &order.job) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_UID, &order.uid) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_GID, &order.gid) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_SUPPLEMENTARY_GIDS, &groups, &order.group_count) != ESPANK_SUCCESS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A private Slurm of one node on loopback: munged, slurmctld and slurmd as plain processes, without systemd.
+"""A private Slurm of one node, or several, on loopback: munged, slurmctld and slurmd as plain processes, without systemd.
 
     with Cluster(plugstack=["required /x/terrace_spank.so socket=/y"]) as slurm:
         slurm.run("srun", "--terrace=1G", "true")
@@ -29,18 +29,17 @@ CONFIGURATION = """
 ClusterName=terrace
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={directory}/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={directory}/state
-SlurmdSpoolDir={directory}/spool
+SlurmdSpoolDir={directory}/spool/%n
 SlurmctldPidFile={directory}/slurmctld.pid
-SlurmdPidFile={directory}/slurmd.pid
+SlurmdPidFile={directory}/slurmd-%n.pid
 SlurmctldLogFile={directory}/slurmctld.log
-SlurmdLogFile={directory}/slurmd.log
+SlurmdLogFile={directory}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
@@ -60,7 +59,7 @@ InactiveLimit=0
 MaxArraySize=1001
 SlurmdParameters=config_overrides
 {more}
-NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} State=UNKNOWN
+{nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 
@@ -78,18 +77,23 @@ def _die_with_parent():
 
 
 class Cluster:
-    def __init__(self, plugstack, cpus=16, more=""):
+    def __init__(self, plugstack, cpus=16, more="", nodes=1):
+        """Of several nodes each has an address of loopback's, a port and a slurmd of its own: Debian's slurmd is built for one
+        a host, and takes another for another host by that."""
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="terrace-slurm-"))
         self.directory.chmod(0o755)
         self.keep = bool(os.environ.get("TERRACE_TEST_KEEP"))
         self.processes = {}
-        ports = dict(zip(("controller_port", "node_port"), free_ports(2)))
-        for name in ("state", "spool", "jobs"):
+        self.nodes = [NODE, *(f"{NODE}{number}" for number in range(2, nodes + 1))]
+        controller_port, *ports = free_ports(1 + nodes)
+        node_lines = [f"NodeName={name} NodeHostname={'localhost' if name == NODE else name} NodeAddr=127.0.0.{number} Port={port} "
+                      f"CPUs={cpus} State=UNKNOWN" for number, (name, port) in enumerate(zip(self.nodes, ports), 1)]
+        for name in ("state", "spool", "jobs", *(f"spool/{node}" for node in self.nodes)):
             (self.directory / name).mkdir()
         (self.directory / "jobs").chmod(0o777)
         (self.directory / "plugstack.conf").write_text("".join(f"{line}\n" for line in plugstack))
         (self.directory / "slurm.conf").write_text(
-            CONFIGURATION.format(directory=self.directory, node=NODE, cpus=cpus, more=more, **ports))
+            CONFIGURATION.format(directory=self.directory, nodes="\n".join(node_lines), more=more, controller_port=controller_port))
         (self.directory / "cgroup.conf").write_text("CgroupAutomount=no\n")
         self.env = {**os.environ, "SLURM_CONF": str(self.directory / "slurm.conf"),
                     "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
@@ -100,8 +104,10 @@ class Cluster:
         try:
             self._start_munged()
             self._start("slurmctld", "slurmctld", "-D")
-            self._start("slurmd", "slurmd", "-D", "-N", NODE)
-            wait_until(lambda: "idle" in self.try_run("sinfo", "-h", "-o", "%T").stdout, 120, "an idle node", interval=0.3)
+            for node in self.nodes:
+                self.start_node(node)
+            wait_until(lambda: self.try_run("sinfo", "-h", "-N", "-o", "%T").stdout.split() == ["idle"] * len(self.nodes), 120,
+                       "idle nodes", interval=0.3)
         except BaseException:
             print(self.tail("slurmctld"), self.tail("slurmd"), file=sys.stderr)
             self.close()
@@ -116,6 +122,9 @@ class Cluster:
         with out:
             self.processes[name] = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                                     cwd=self.directory, preexec_fn=_die_with_parent)
+
+    def start_node(self, node=NODE):
+        self._start(f"slurmd-{node}", "slurmd", "-D", "-N", node)
 
     def _start_munged(self):
         """As its user: it insists on folders that nobody else can write."""
@@ -171,8 +180,16 @@ class Cluster:
     def node_state(self):
         return self.run("sinfo", "-h", "-o", "%T").stdout.strip()
 
-    def stepds(self):
-        """Pids of slurmstepd processes of this cluster."""
+    def kill_node(self, node):
+        """As if the host had lost its power: no slurmd, and no slurmstepd that it started."""
+        process = self.processes.pop(f"slurmd-{node}")
+        process.kill()
+        process.wait()
+        for pid in self.stepds(node):
+            os.kill(pid, signal.SIGKILL)
+
+    def stepds(self, node=None):
+        """Pids of slurmstepd processes of this cluster, or of one node of it."""
         found = []
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -182,13 +199,26 @@ class Cluster:
                 environment = (entry / "environ").read_bytes() if name == "slurmstepd" else b""
             except OSError:
                 continue
-            if os.fsencode(self.env["SLURM_CONF"]) in environment:
+            if os.fsencode(self.env["SLURM_CONF"]) not in environment:
+                continue
+            if node is None or f"slurmd-{node}.log" in self._files(entry):
                 found.append(int(entry.name))
         return found
 
+    @staticmethod
+    def _files(process):
+        """Names of a process's open files; a slurmstepd has its node's log among them."""
+        names = set()
+        try:
+            for link in (process / "fd").iterdir():
+                names.add(os.path.basename(os.readlink(link)))
+        except OSError:
+            pass  # it ended meanwhile
+        return names
+
     def text(self, name):
-        path = self.directory / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        """The log of slurmctld, or those of all nodes' slurmd."""
+        return "".join(path.read_text(errors="replace") for path in sorted(self.directory.glob(f"{name}*.log")))
 
     def tail(self, name):
         return f"-- {name}\n" + "\n".join(self.text(name).splitlines()[-25:])
@@ -196,7 +226,7 @@ class Cluster:
     def close(self):
         if "slurmctld" in self.processes:
             self.try_run("scancel", "--user=root", "--signal=KILL", "--full", timeout=30)
-        for name in ("slurmd", "slurmctld", "munged"):
+        for name in [name for name in self.processes if name.startswith("slurmd-")] + ["slurmctld", "munged"]:
             process = self.processes.pop(name, None)
             if process is not None:
                 process.terminate()

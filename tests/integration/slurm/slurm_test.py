@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import time
 import unittest
 
 from cluster import Cluster, why_not
+import documented
+from ports import free_ports
 import terrace_harness as harness
 from terrace_harness import Harness, find_binary, process_alive, wait_until
 
@@ -34,7 +37,7 @@ FILLS = ("import os,sys,time\nb = bytearray(48 << 20)\nfor i in range(0, len(b),
 
 
 class WithSlurm(unittest.TestCase):
-    more_words, daemon_args = "", ()
+    more_words, daemon_args, nodes = "", (), 1
     devices = {"a": "128M", "b": "128M"}
 
     @classmethod
@@ -48,7 +51,7 @@ class WithSlurm(unittest.TestCase):
         cls.t.start()
         cls.t.create_pool("p")
         cls.t.directory.chmod(0o755)
-        cls.slurm = Cluster([f"required {plugin} terrace={cls.t.terrace} socket={cls.t.socket} {cls.more_words}"])
+        cls.slurm = Cluster([f"required {plugin} terrace={cls.t.terrace} socket={cls.t.socket} {cls.more_words}"], nodes=cls.nodes)
         cls.slurm.__enter__()
         cls.addClassCleanup(cls.slurm.close)
         cls.jobs = cls.slurm.directory / "jobs"
@@ -311,6 +314,163 @@ class Away(WithSlurm):
         self.assertEqual(running.wait(60), 0)
 
 
+class Waiting(WithSlurm):
+    """wait= in plugstack.conf: mode env stands in the queue of a full pool."""
+    more_words = "wait=10m"
+
+    def lease_of(self, job):
+        return next((label for label in self.labels() if label.startswith(f"slurm-{job}.")), None)
+
+    def queued(self):
+        return [one["label"] for one in self.t.cli("queue", "list").json["waiting"]]
+
+    def keepers(self):
+        """Pids of `terrace lease hold` of this test's manager."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                environment = (entry / "environ").read_bytes() if b"hold" in words else b""
+            except OSError:
+                continue
+            if os.fsencode(str(self.t.socket)) in environment:
+                found.append(int(entry.name))
+        return found
+
+    def batch(self, size, name):
+        return self.slurm.submit(f"--terrace={size}", "--terrace-mode=env", "-o", f"{name}.out",
+                                 self.script(f"echo started\nwhile [ ! -e {self.stop} ]; do sleep 0.1; done\n"))
+
+    def test_a_job_that_waits_for_memory_gets_it_when_another_ends(self):
+        first = self.batch("200M", "first")
+        wait_until(lambda: self.lease_of(first), 120, "the first job's lease")
+        second = self.slurm.submit("--terrace=100M", "--terrace-mode=env", "-o", "second.out",
+                                   self.script("echo $TERRACE_LEASE_LABEL $TERRACE_LEASE_BYTES\n"))
+        wait_until(self.queued, 120, "the second one in the manager's queue")
+        self.assertEqual(self.slurm.state(second), ["RUNNING"], "its script has not begun")
+        self.assertFalse((self.jobs / "second.out").exists() and (self.jobs / "second.out").read_text())
+        self.stop.touch()
+        self.slurm.wait_state(first, "COMPLETED")
+        self.slurm.wait_state(second, "COMPLETED")
+        self.assertRegex((self.jobs / "second.out").read_text(), rf"^slurm-{second}\.batch-\S+ {100 * MIB}\n$")
+        self.no_leases()
+
+    def test_a_job_that_is_cancelled_while_it_waits_leaves_nothing(self):
+        first = self.batch("200M", "first")
+        wait_until(lambda: self.lease_of(first), 120, "the first job's lease")
+        second = self.batch("100M", "second")
+        wait_until(self.queued, 120, "the second one in the manager's queue")
+        self.slurm.run("scancel", second)
+        self.slurm.wait_state(second, "CANCELLED")
+        wait_until(lambda: not self.queued(), 120, "it leaves the queue")
+        self.assertEqual(self.labels(), [self.lease_of(first)])
+        wait_until(lambda: len(self.keepers()) == 1, 120, "only the first job's keeper is left")
+        self.stop.touch()
+        self.slurm.wait_state(first, "COMPLETED")
+        self.no_leases()
+        wait_until(lambda: not self.keepers(), 120, "no keeper is left")
+        self.t.check_invariants()
+
+
+class WaitingTooLong(WithSlurm):
+    """A wait that the manager would refuse is refused where it is written, and the rest of the line holds."""
+    more_words = "wait=2h"
+
+    def test_there_is_no_wait(self):
+        self.t.grant("250M", "p", "--persistent", "--label", "all")
+        try:
+            failed = self.slurm.run("srun", "-Q", "--terrace-mode=env", "--terrace=64M", "true", code=NO_MEMORY)
+        finally:
+            self.t.cli("lease", "release", "all")
+        self.assertIn("'2h' is not a wait of at most an hour", failed.stderr)
+        self.assertIn("[capacity_exhausted]", failed.stderr)
+
+
+class TwoNodes(WithSlurm):
+    nodes = 2
+
+    def running(self, *more):
+        """A step on both nodes, and its leases by node."""
+        step = self.slurm.start("srun", "-Q", "-N2", "-n2", *more)
+        self.addCleanup(step.communicate)
+        self.addCleanup(step.kill)
+        wait_until(lambda: len(self.t.leases()) == 2, 180, "a lease for each node", interval=0.2)
+        return step, {label.split("-", 2)[2].partition(".")[0]: label for label in self.labels()}
+
+    def test_a_job_has_a_lease_on_each_node(self):
+        shown = self.slurm.run("srun", "-Q", "-N2", "-n4", "--terrace=6M", "--terrace-mode=env", "sh", "-c",
+                               "echo $SLURMD_NODENAME $TERRACE_LEASE_LABEL $TERRACE_LEASE_ID $TERRACE_LEASE_BYTES")
+        lines = sorted({tuple(line.split()) for line in shown.stdout.splitlines()})
+        self.assertEqual([line[0] for line in lines], self.slurm.nodes)
+        self.assertEqual(len({line[2] for line in lines}), 2, "two leases")
+        for node, label, _, size in lines:
+            self.assertRegex(label, rf"^slurm-\d+\.0-{node}$")
+            self.assertEqual(int(size), 6 * MIB)
+        self.no_leases()
+
+    def test_a_node_that_is_lost_leaves_no_lease(self):
+        for mode in (["--terrace=6M", "--terrace-mode=env", *self.waits()],
+                     ["--terrace=64M", "--terrace-ddr=8M", PYTHON, "-c", FILLS, self.stop]):
+            with self.subTest(mode=mode[1]):
+                step, leases = self.running(*mode)
+                self.assertEqual(sorted(leases), self.slurm.nodes)
+                lost = self.slurm.nodes[1]
+                self.slurm.kill_node(lost)
+                wait_until(lambda: leases[lost] not in self.labels(), 90, "the lost node's lease goes", interval=0.2)
+                self.assertIn(leases[self.slurm.nodes[0]], self.labels(), "the other node's tasks run on")
+                self.slurm.start_node(lost)
+                self.stop.touch()
+                step.kill()
+                step.wait()
+                self.slurm.try_run("scancel", "--user=root")
+                self.no_leases("no lease is left")
+                self.stop.unlink()
+                wait_until(lambda: set(self.slurm.node_state().split()) == {"idle"}, 180, "both nodes serve again", interval=0.5)
+        self.t.check_invariants()
+
+
+class Documented(unittest.TestCase):
+    """The lines of docs/operations/slurm.md, from a machine with the packages to a job."""
+
+    def test_from_a_bare_machine_to_a_job(self):
+        reason = why_not() or ("" if shutil.which("redis-benchmark") else "not installed: redis-server, redis-tools")
+        if reason:
+            self.skipTest(reason)
+        lines = documented.commands("operations/slurm.md", "From a bare machine to a job")
+        self.assertLessEqual(documented.count(lines), 10)
+        installs, starts, *lines = lines  # what the harness stands for
+        self.assertRegex(installs, "^apt-get install .*terraced.*terrace-cli.*terrace-preload.*terrace-slurm")
+        self.assertIn("systemctl enable --now terraced", starts)
+        t = Harness(name="slurm", devices={"a": "2560M"}, daemon_args=["--allow-unmapped-uids"])
+        self.addCleanup(t.close)
+        t.start()
+        t.directory.chmod(0o755)
+        slurm = Cluster([])
+        slurm.__enter__()
+        self.addCleanup(slurm.close)
+        plugin = os.environ.get("TERRACE_SLURM_PLUGIN") or find_binary("bindings/slurm/terrace_spank.so")
+        site = t.directory / "terrace.conf"  # as it is installed, but that neither the plug-in nor the manager are where packages put them
+        site.write_text(re.sub(r"(?m)^optional \S+$", f"optional {plugin} terrace={t.terrace} socket={t.socket}",
+                               pathlib.Path(find_binary("bindings/slurm/terrace.conf")).read_text()))
+        (port,) = free_ports(1)
+        places = {"SERIAL": "emu:a", "/usr/share/terrace-slurm/terrace.conf": str(site),
+                  "/etc/slurm/plugstack.conf": str(slurm.directory / "plugstack.conf"), "7000": str(port)}
+        environment = {**t.environment(), "PATH": f"{pathlib.Path(t.terrace).parent}:{slurm.env['PATH']}"}
+        said = {}
+        for line in lines:
+            for written, here in places.items():
+                line = line.replace(written, here)
+            if line.endswith("&"):
+                server = slurm.start("sh", "-c", "exec " + line.removesuffix("&"))
+                self.addCleanup(server.communicate)
+                self.addCleanup(server.terminate)
+                wait_until(lambda: slurm.try_run("redis-cli", "-p", port, "ping").stdout == "PONG\n", 120, "redis answers")
+                continue
+            said[line.split()[0]] = slurm.run("sh", "-c", line, env=environment).stdout
+        for name in ("SET", "GET"):
+            self.assertRegex(said["srun"], rf"{name}: [0-9.]+ requests per second")
+
+
 class Licenses(WithSlurm):
     """bindings/slurm/terrace-slurm-licenses, by which jobs wait in Slurm's queue, not in vain for memory."""
     devices = {"a": "2G", "b": "1G"}
@@ -346,7 +506,7 @@ class Licenses(WithSlurm):
         self.t.cli("lease", "grant", "--pool", "p", "--size", "1G", "--persistent", "--label", "not-slurm-1")
         self.assertEqual(self.follow().stdout, "Licenses=matlab:5,terrace_gib:2\n")
         self.t.cli("lease", "release", "not-slurm-1")
-        self.assertEqual(self.follow().stdout, "Licenses=matlab:5,terrace_gib:3\n")
+        wait_until(lambda: self.follow().stdout == "Licenses=matlab:5,terrace_gib:3\n", 120, "it is erased, and free again")
         self.stop.touch()
         self.assertEqual(running.wait(60), 0)
         self.slurm.wait_state(queued, "COMPLETED")
