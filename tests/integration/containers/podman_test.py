@@ -10,13 +10,17 @@ The container's root file system is this machine's, under an overlay: no image i
 import json
 import os
 import pathlib
+import pwd
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import documented  # noqa: E402
 import terrace_harness as harness  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 
@@ -54,6 +58,19 @@ while True:
     time.sleep(0.01)
 """
 HOLD_DESCRIPTOR = HOLD.replace('os.open(os.environ["TERRACE_LEASE_PATH"], os.O_RDWR)', "int(sys.argv[1])")
+YIELD = """
+import mmap, os, time
+file = os.open(os.environ["TERRACE_LEASE_PATH"], os.O_RDWR)
+memory = mmap.mmap(file, 0)
+print("mapped", flush=True)
+end = time.time() + 60
+while os.fstat(file).st_mtime <= time.time():
+    memory[0] = 1
+    time.sleep(0.01)
+    if time.time() > end:
+        raise SystemExit("it was not shown")
+raise SystemExit(42)
+"""
 EAT = "print(len(bytearray(b'x') * (160 << 20)))"
 
 
@@ -85,7 +102,68 @@ class Podman:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class PrivatePodman(Podman):
+    """podman in mounts of its own. Where it sees one hierarchy of cgroups only, crun starts containers too: it refuses the two kinds
+    beside each other that this machine may have. `user`: who runs it, with 65,536 further ids from FIRST_ID on."""
+
+    MOUNTS = """
+mount --make-rprivate /
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount --bind "$0/ids" /etc/subuid
+mount --bind "$0/ids" /etc/subgid
+exec "$@"
+"""
+    FIRST_ID = 200_000
+
+    def __init__(self, runtime, user=None):
+        super().__init__()
+        self.user = user
+        root = self.folder / "rootfs"  # what an overlay over / would be to root; a user has none of that
+        for name in ("usr", "proc", "sys", "dev", "tmp", "etc", "run", "var", "home", "runtime"):
+            (root / name if name not in ("home", "runtime") else self.folder / name).mkdir(parents=True)
+        for name in ("bin", "lib", "lib64", "sbin"):
+            (root / name).symlink_to(f"usr/{name}")
+        (self.folder / "ids").write_text(f"{pwd.getpwuid(user or 0).pw_name}:{self.FIRST_ID}:65536\n")
+        for path in (self.folder, *self.folder.rglob("*")):
+            if user is not None:
+                os.chown(path, user, user, follow_symlinks=False)
+        (self.folder / "runtime").chmod(0o700)
+        who = [] if user is None else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+        # Limits and cgroups need rights that root on this machine may not have.
+        limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--ulimit", "memlock=65536:65536", "--cgroups=disabled"]
+        self.words = ["unshare", "--mount", "sh", "-c", self.MOUNTS, self.folder, *who, "env", f"HOME={self.folder}/home",
+                      f"XDG_RUNTIME_DIR={self.folder}/runtime", *self.words]
+        self.options = ["run", "--rm", "--runtime", runtime, "--network", "none", "--pids-limit=-1", "-v", "/usr:/usr:ro",
+                        *(limits if user is None else [])]
+
+    def command(self, program, *options, environment=()):
+        return [str(word) for word in [*self.words, *self.options, *options, *(word for one in environment for word in ("-e", one)),
+                                       "--rootfs", self.folder / "rootfs", *program]]
+
+    def close(self):
+        for path in self.folder.glob("runtime/libpod/tmp/pause.pid"):  # keeps a user's namespaces
+            os.kill(int(path.read_text()), signal.SIGKILL)
+        super().close()
+
+
 PROGRAMS = []  # what containers run of the build
+
+
+def private_podmans(user=None):
+    """One for each runtime that starts containers here, and why the others do not."""
+    started, reasons = [], []
+    for runtime in ("crun", "runc") if user is not None else ("crun",):  # runc is root's in the other tests
+        if shutil.which(runtime) is None:
+            reasons.append(f"{runtime} is not installed")
+            continue
+        podman = PrivatePodman(runtime, user)
+        tried = podman.run(["/bin/true"])
+        if tried.returncode == 0:
+            started.append((runtime, podman))
+        else:
+            reasons.append(f"{runtime}: {tried.stderr.strip()[-200:]}")
+            podman.close()
+    return started, "; ".join(reasons)
 
 
 def why_not():
@@ -102,11 +180,9 @@ def why_not():
     return f"podman starts no container here: {tried.stderr.strip()[-200:]}" if tried.returncode else ""
 
 
-class Containers(unittest.TestCase):
+class WithLeases(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.podman = Podman()
-        cls.addClassCleanup(cls.podman.close)
         cls.t = Harness(name="cdi", devices={"a": "512M"})
         cls.addClassCleanup(cls.t.close)
         cls.t.directory.chmod(0o755)
@@ -141,13 +217,105 @@ class Containers(unittest.TestCase):
         with open(self.t.cli("lease", "path", label, "--tenant", "training").json["path"], "rb") as file:
             return file.read(length)
 
-    def start(self, program, *options, environment=()):
-        process = subprocess.Popen(self.podman.command(program, *options, environment=environment), text=True,
+    def start(self, program, *options, environment=(), podman=None):
+        process = subprocess.Popen((podman or self.podman).command(program, *options, environment=environment), text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")
         self.addCleanup(lambda: [one.close() for one in (process.stdout, process.stderr)])
         self.addCleanup(process.wait)
         self.addCleanup(process.terminate)
         return process
+
+
+
+class Private(WithLeases):
+    """crun beside runc, and podman of a user."""
+    USER = 65534
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.t.directory.chmod(0o755)
+
+    def podmans(self, user=None):
+        started, reason = private_podmans(user)
+        if not started:
+            self.skipTest(f"podman starts no container so: {reason}")
+        if reason:
+            print(f"not tried: {reason}", file=sys.stderr)
+        for _, podman in started:
+            self.addCleanup(podman.close)
+        return started
+
+    def check(self, runtime, podman, user):
+        label, _ = self.grant(f"{runtime}-{user}", "8M")
+        device = self.cdi(label, *(("--user", user) if user else ()))["device"]
+        ran = podman.run([PYTHON, "-c", WRITE_ALL], "--device", device)
+        self.assertEqual((ran.returncode, ran.stdout), (0, f"wrote {8 * MIB}\n"), ran.stderr)
+        self.assertEqual(self.read(label, 5), b"there")
+        process = self.start([PYTHON, "-u", "-c", YIELD], "--device", device, podman=podman)
+        self.assertEqual(process.stdout.readline(), "mapped\n", process.stderr)
+        self.t.cli("lease", "revoke", label, "--grace", "1h", "--reason", "drill")
+        self.assertEqual(process.wait(120), 42, process.stderr.read())
+        wait_until(lambda: label not in {lease["label"] for lease in self.t.leases().values()}, 60, "the lease goes")
+        fenced, _ = self.grant(f"{runtime}-{user}-fenced", "8M")
+        device = self.cdi(fenced, *(("--user", user) if user else ()))["device"]
+        process = self.start([PYTHON, "-u", "-c", HOLD], "--device", device, podman=podman)
+        self.assertEqual(process.stdout.readline(), "mapped\n", process.stderr)
+        self.t.cli("lease", "revoke", fenced, "--grace", "0s")
+        self.assertEqual(process.wait(120), SIGBUS_EXIT, process.stderr.read())
+
+    def test_each_runtime(self):
+        for runtime, podman in self.podmans():
+            self.check(runtime, podman, None)
+
+    def test_a_user_who_is_not_root(self):
+        for runtime, podman in self.podmans(self.USER):
+            self.check(runtime, podman, self.USER)
+
+    def test_ids_of_a_users_container_are_mapped(self):
+        for runtime, podman in self.podmans(self.USER):
+            label, _ = self.grant(f"{runtime}-ids", "8M")
+            device = self.cdi(label, "--user", self.USER)["device"]
+            ran = podman.run([PYTHON, "-c", OPEN], "--device", device, "--user", "5")
+            self.assertEqual(ran.stdout, "Permission denied\nPermission denied\n", ran.stderr)
+            self.cdi(label, "--user", podman.FIRST_ID + 4)  # id 0 is the user, 1 the first of the further ones
+            ran = podman.run([PYTHON, "-c", OPEN], "--device", device, "--user", "5")
+            self.assertEqual(ran.stdout, "opened\nopened\n", ran.stderr)
+
+
+class Documented(WithLeases):
+    def test_from_a_bare_machine_to_a_container(self):
+        reason = why_not()
+        if reason:
+            self.skipTest(reason)
+        lines = documented.commands("operations/programs.md", "A lease in a container")
+        self.assertLessEqual(documented.count(lines), 10)
+        installs, starts, *lines = lines  # what the harness stands for
+        self.assertRegex(installs, "^apt-get install podman .*terraced.*terrace-cli")
+        self.assertEqual(starts, "systemctl enable --now terraced")
+        podman = Podman()
+        self.addCleanup(podman.close)
+        t = Harness(name="cdi", devices={"a": "128M"})
+        self.addCleanup(t.close)
+        t.start()
+        self.addCleanup(t.cli, "lease", "cdi", f"t{os.getpid()}-first", "--remove", check=False)
+        run = shlex.join(podman.command([], *("--rm",))[:-2])  # what this machine needs beside the page's words
+        places = {"SERIAL": "emu:a", "first": f"t{os.getpid()}-first", "podman run --rm": run, "IMAGE": "--rootfs /:O"}
+        environment = t.environment(PATH=f"{pathlib.Path(t.terrace).parent}:{os.environ['PATH']}")
+        for line in lines:
+            for written, here in places.items():
+                line = line.replace(written, here)
+            done = subprocess.run(["sh", "-c", line], env=environment, text=True, capture_output=True, check=False, timeout=180, cwd="/")
+            self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout}{done.stderr}")
+        self.assertRegex(done.stdout, rf"^-rw\S* .* {64 * MIB} .*/run/terrace-lease/")
+
+
+class Containers(WithLeases):
+    @classmethod
+    def setUpClass(cls):
+        cls.podman = Podman()
+        cls.addClassCleanup(cls.podman.close)
+        super().setUpClass()
 
     def test_a_program_in_a_container_maps_the_lease_and_the_manager_pays(self):
         label, device = self.offered("model", "128M")
