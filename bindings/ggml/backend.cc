@@ -99,6 +99,12 @@ enum ggml_backend_dev_type device_type(ggml_backend_dev_t) {
   return GGML_BACKEND_DEVICE_TYPE_GPU;
 }
 
+// Older versions of ggml (0.19, say) ask nobody whether a file may be mapped.
+template <typename Caps>
+void allow_mapped(Caps& caps) {
+  if constexpr (requires { caps.mmap_support; }) caps.mmap_support = true;
+}
+
 void device_properties(ggml_backend_dev_t owner, ggml_backend_dev_props* properties) {
   *properties = {};
   properties->name = device_name(owner);
@@ -106,7 +112,7 @@ void device_properties(ggml_backend_dev_t owner, ggml_backend_dev_props* propert
   properties->type = device_type(owner);
   device_memory(owner, &properties->memory_free, &properties->memory_total);
   properties->caps.buffer_from_host_ptr = memory().settings().mapped;
-  properties->caps.mmap_support = true;
+  allow_mapped(properties->caps);
 }
 
 ggml_backend_buffer_t buffer_from_host_ptr(ggml_backend_dev_t owner, void* data, size_t bytes, size_t) {
