@@ -13,7 +13,6 @@ import pathlib
 import pwd
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -131,7 +130,8 @@ exec "$@"
         who = [] if user is None else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
         # Limits and cgroups need rights that root on this machine may not have.
         limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--ulimit", "memlock=65536:65536", "--cgroups=disabled"]
-        self.words = ["unshare", "--mount", "sh", "-c", self.MOUNTS, self.folder, *who, "env", f"HOME={self.folder}/home",
+        # Of a process namespace each: a user's podman leaves one that keeps its namespaces, which ends with it.
+        self.words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", self.MOUNTS, self.folder, *who, "env", f"HOME={self.folder}/home",
                       f"XDG_RUNTIME_DIR={self.folder}/runtime", *self.words]
         self.options = ["run", "--rm", "--runtime", runtime, "--network", "none", "--pids-limit=-1", "-v", "/usr:/usr:ro",
                         *(limits if user is None else [])]
@@ -139,11 +139,6 @@ exec "$@"
     def command(self, program, *options, environment=()):
         return [str(word) for word in [*self.words, *self.options, *options, *(word for one in environment for word in ("-e", one)),
                                        "--rootfs", self.folder / "rootfs", *program]]
-
-    def close(self):
-        for path in self.folder.glob("runtime/libpod/tmp/pause.pid"):  # keeps a user's namespaces
-            os.kill(int(path.read_text()), signal.SIGKILL)
-        super().close()
 
 
 PROGRAMS = []  # what containers run of the build
