@@ -96,6 +96,19 @@ class Grants(Case):
         on_m = self.tenant(manager)
         self.assertEqual(on_m.ask("attach", "x", "rw"), "error unsupported")
 
+    def test_a_revoke_is_shown_on_the_file_of_a_lease_with_a_path(self):
+        manager, b, _ = self.two_hosts()
+        holder = b.popen(b.terrace, "--json", "lease", "hold", "held", "--size", "8M", stdout=subprocess.PIPE, text=True)
+        for end in (holder.stdout.close, holder.wait, holder.kill):
+            self.addCleanup(end)
+        lease = json.loads(holder.stdout.readline())["held"]["id"]
+        path = b.cli("lease", "path", "held").json["path"]
+        self.assertLess(os.stat(path).st_mtime, time.time())
+        manager.cli("lease", "revoke", lease, "--grace", "1h")
+        wait_until(lambda: os.stat(path).st_mtime > time.time() + 3000, 60, "the end of the grace is shown")
+        holder.terminate()
+        self.assertEqual(holder.wait(60), 0)
+
     def test_a_pool_whose_devices_a_host_does_not_see_is_refused_there(self):
         manager = self.fabric.manager()
         manager.create_pool("p")
