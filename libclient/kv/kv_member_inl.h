@@ -31,6 +31,17 @@ std::optional<std::string> KvSpaceOf<Memory>::read_own(std::string_view key) {
   return read_own_block(kv::key_of(kv::namespace_hash(kv::own_name_space), key));
 }
 
+template <typename Memory>
+bool KvSpaceOf<Memory>::other_has_own(std::string_view key) {
+  const kv::BlockKey hash = kv::key_of(kv::namespace_hash(kv::own_name_space), key);
+  for (uint32_t part = 0; part < geometry_.parts; ++part) {
+    Block block;
+    if ((own() != nullptr && part == own()->part()) || !in_use(part)) continue;
+    if (find_in(part, hash, &block) == Outcome::done && owner_lives(part)) return true;
+  }
+  return false;
+}
+
 // Who lives is asked only where few were given back.
 template <typename Memory>
 uint32_t KvSpaceOf<Memory>::parts_without_owner() {

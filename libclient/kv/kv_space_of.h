@@ -98,6 +98,7 @@ class KvSpaceOf final : public KvSpaceBase {
   std::optional<std::string> read_own(std::string_view key) override;
   // acquire: pairs with HandleEnds
   uint64_t handles() const override { return handles_.load(std::memory_order_acquire); }
+  bool other_has_own(std::string_view key) override;
   uint32_t parts_without_owner() override;
   uint32_t other_holders() override;
   void share_budgets(uint64_t all_data_bytes) override {
@@ -279,9 +280,10 @@ class KvSpaceOf final : public KvSpaceBase {
   const std::array<kv::BlockKey, 2> policy_keys_ = {
       kv::key_of(kv::namespace_hash(kv::own_name_space), policy_key(0)),
       kv::key_of(kv::namespace_hash(kv::own_name_space), policy_key(1))};
-  const std::array<kv::BlockKey, 2> list_keys_ = {
+  const std::array<kv::BlockKey, 3> list_keys_ = {
       kv::key_of(kv::namespace_hash(kv::own_name_space), kv::member_list_key(0)),
-      kv::key_of(kv::namespace_hash(kv::own_name_space), kv::member_list_key(1))};
+      kv::key_of(kv::namespace_hash(kv::own_name_space), kv::member_list_key(1)),
+      kv::key_of(kv::namespace_hash(kv::own_name_space), kv::member_edit_key)};
   std::atomic<uint64_t> all_data_bytes_ = 0;  // of all members; 0: this one is alone
   std::atomic<uint64_t> handles_ = 0;         // views and writes of this process
   Mutex policy_mutex_;

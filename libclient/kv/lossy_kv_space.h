@@ -105,6 +105,10 @@ class LossyKvSpace final : public MemberKvSpace {
     const os::LossyAccesses accesses;
     return space_->read_own(key);
   }
+  bool other_has_own(std::string_view key) override {
+    const os::LossyAccesses accesses;
+    return space_->other_has_own(key);
+  }
   uint64_t handles() const override { return space_->handles(); }
   uint32_t parts_without_owner() override {
     const os::LossyAccesses accesses;

@@ -28,6 +28,8 @@ class MemberKvSpace : public KvSpace {
   virtual std::optional<std::string> read_own(std::string_view key) = 0;
   // Views and writes of this process. Once there are none and no call is running it can be destroyed.
   virtual uint64_t handles() const = 0;
+  // Whether another living holder has a block of the space's own, in its part.
+  virtual bool other_has_own(std::string_view key) = 0;
   virtual uint32_t parts_without_owner() = 0;
   virtual uint32_t other_holders() = 0;  // of parts and seats, that live
   // The data of all members: of a budget this one has the share that its own data is of that.
@@ -54,6 +56,8 @@ namespace kv {
 constexpr std::string_view member_list_key(size_t slot) {
   return slot == 0 ? "members 0" : "members 1";
 }
+// Who changes the list has a block of this key in its part meanwhile.
+inline constexpr std::string_view member_edit_key = "members edit";
 }  // namespace kv
 
 }  // namespace terrace

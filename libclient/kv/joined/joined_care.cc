@@ -56,6 +56,7 @@ Result<uint64_t> JoinedSpace::flush(const std::optional<KvNamespace>& name_space
 Result<uint64_t> JoinedSpace::evict(uint64_t bytes) {
   const Pass pass(gate_);
   const MemberSet& set = current();
+  if (set.size() == 0) return all_lost();
   if (set.alone()) return set[0].space().evict(bytes);
   struct Used {
     uint64_t unix_s, bytes;

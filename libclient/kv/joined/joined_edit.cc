@@ -8,10 +8,10 @@
 // All members have a copy, and any of them tells the others: holders that own a part of a member with an older one write
 // the newer one there (repair_lists()).
 //
-// Two edits at once: each puts its list of the same generation under the same key, the first member first, where the second
-// one finds the key taken and begins anew from the newer list. Where both got through in one moment, all holders
-// take the one of the higher edit, and the other one, which looks afterwards, begins anew.
+// Who edits has a block of member_edit_key in its part of each member meanwhile (lock_lists()), which counts as long as it lives.
+// Where that fails, a list of the same generation under the same key, or a newer one, makes it begin anew from that.
 #include <algorithm>
+#include <thread>
 
 #include "core/base/prng.h"
 #include "core/os/fault_guard.h"
@@ -21,8 +21,8 @@
 namespace terrace::kv {
 namespace {
 
-constexpr int edits_most = 16;
-constexpr uint64_t write_wait_ns = 1'000'000'000;
+constexpr uint64_t edit_wait_ns = 30'000'000'000;
+constexpr uint64_t write_wait_ns = 2'000'000'000;
 
 uint64_t random_id() {
   return std::max<uint64_t>(1, secure_random_u64());
@@ -39,6 +39,17 @@ bool is_blank(std::span<const std::byte> memory) {
 
 }  // namespace
 
+// Two who edit wait for each other's part at times: each does meanwhile what others ask of it, also without a thread for that.
+Status JoinedSpace::erase_list(MemberKvSpace& space, size_t slot) {
+  constexpr uint64_t slice_ns = 10'000'000;
+  const uint64_t end_ns = clock_.now_ns() + write_wait_ns;
+  for (;;) {
+    Status erased = space.erase(KvSpaceBase::own_name_space(), member_list_key(slot), slice_ns);
+    if (erased.ok() || erased.error().code != ErrorCode::busy || clock_.now_ns() >= end_ns) return erased;
+    for (const Entry& entry : *set_held_) entry.space().tend();
+  }
+}
+
 // Errors    already_exists  another edit was there first; others of put() and erase()
 Status JoinedSpace::write_list(MemberKvSpace& space, MemberList list, uint64_t self) {
   const KvNamespace& own = KvSpaceBase::own_name_space();
@@ -50,51 +61,103 @@ Status JoinedSpace::write_list(MemberKvSpace& space, MemberList list, uint64_t s
     return refuse(ErrorCode::already_exists, "another change of the list of members was first");
   if (!is_it) {
     // One that was left there, by who died between the two steps.
-    const Status left = space.erase(own, member_list_key(slot), write_wait_ns);
+    const Status left = erase_list(space, slot);
     if (!left.ok() && left.error().code != ErrorCode::not_found) return left;
     const std::string text = text_of(list);
     TERRACE_RETURN_IF_ERROR(space.put(own, {.key = member_list_key(slot),
                                             .bytes = std::as_bytes(std::span(text.data(), text.size())),
                                             .options = {.wait_ns = write_wait_ns, .checksum = true}}));
   }
-  (void)space.erase(own, member_list_key(1 - slot), write_wait_ns);  // it is older: it counts no longer
+  (void)erase_list(space, 1 - slot);  // it is older: it counts no longer
   return {};
 }
 
-Status JoinedSpace::edit(const Change& change, Member* fresh) {
+// In every member that has a part for it: who sees another one there gives way. Each puts before it looks, so of two at once
+// one at least sees the other. What the dead left does not count.
+// Errors    already_exists  another one is editing; busy  no member has a part for it
+Status JoinedSpace::lock_lists(std::vector<Entry>* locked) {
+  const KvNamespace& own = KvSpaceBase::own_name_space();
+  const std::byte mark{1};
   std::optional<Error> why;
-  for (int attempt = 0; attempt < edits_most; ++attempt) {
-    const MutexLock lock(look_mutex_);
-    look_now();
-    if (set_held_->size() == 0) return all_lost();
-    MemberList next = list_;
-    const uint64_t first_id = random_id();
-    if (next.generation == 0) {
-      TERRACE_RETURN_IF_ERROR(check_where(where_));
-      next.space = random_id();
-      next.members = {{.id = first_id, .where = where_}};
+  for (const Entry& entry : *set_held_) {
+    MemberKvSpace& space = entry.space();
+    const auto put = [&] {
+      return space.put(own, {.key = member_edit_key,
+                             .bytes = std::span(&mark, 1),
+                             .options = {.wait_ns = write_wait_ns, .checksum = true}});
+    };
+    Status done = put();
+    if (!done.ok() && done.error().code == ErrorCode::already_exists && !space.other_has_own(member_edit_key)) {
+      (void)space.erase(own, member_edit_key, write_wait_ns);
+      done = put();
     }
-    TERRACE_RETURN_IF_ERROR(change(next));
-    ++next.generation;
-    next.edit = random_id();
-    if (fresh != nullptr) TERRACE_RETURN_IF_ERROR(write_list(*fresh->space, next, fresh->id));
-    bool written = false, raced = false;
-    for (const Entry& entry : *set_held_) {
-      const uint64_t id = entry.member->id != 0 ? entry.member->id.load() : first_id;
-      const Status put = write_list(entry.space(), next, id);
-      written = written || put.ok();
-      raced = !put.ok() && put.error().code == ErrorCode::already_exists;
-      if (raced) break;
-      if (!put.ok() && !lost_by(entry, put.error())) {
-        why = put.error();
-        why->detail += " (the list of members, in " + entry.member->where + ")";
-      }
+    if (done.ok()) locked->push_back(entry);
+    if (done.ok() ? space.other_has_own(member_edit_key) : done.error().code == ErrorCode::already_exists)
+      return refuse(ErrorCode::already_exists, "another holder changes its list of members now");
+    if (!done.ok() && !lost_by(entry, done.error())) {
+      why = done.error();
+      why->detail += " (the list of members, in " + entry.member->where + ")";
     }
-    if (!written && !raced) return why ? std::move(*why) : all_lost();
-    look_now();
-    if (!raced && list_.generation == next.generation && list_.edit == next.edit) return {};
   }
-  return refuse(ErrorCode::busy, "its list of members is being changed all the time; try again");
+  if (locked->empty()) return why ? std::move(*why) : all_lost();
+  return {};
+}
+
+void JoinedSpace::unlock_lists(const std::vector<Entry>& locked) {
+  for (const Entry& entry : locked)
+    (void)entry.space().erase(KvSpaceBase::own_name_space(), member_edit_key, write_wait_ns);
+}
+
+Status JoinedSpace::edit(const Change& change, Member* fresh) {
+  const uint64_t end_ns = clock_.now_ns() + edit_wait_ns;
+  for (;;) {
+    Status done;
+    {
+      const MutexLock lock(look_mutex_);
+      look_now();
+      std::vector<Entry> locked;
+      done = lock_lists(&locked);
+      if (done.ok()) done = edit_locked(change, fresh);
+      unlock_lists(locked);
+    }
+    if (done.ok() || done.error().code != ErrorCode::already_exists) return done;
+    if (clock_.now_ns() >= end_ns)
+      return refuse(ErrorCode::busy,
+                    "its list of members is being changed all the time, or who changes it is stopped");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + random_id() % 50));
+    tend_members();
+  }
+}
+
+Status JoinedSpace::edit_locked(const Change& change, Member* fresh) {
+  look_now();
+  if (set_held_->size() == 0) return all_lost();
+  MemberList next = list_;
+  const uint64_t first_id = random_id();
+  if (next.generation == 0) {
+    TERRACE_RETURN_IF_ERROR(check_where(where_));
+    next.space = random_id();
+    next.members = {{.id = first_id, .where = where_}};
+  }
+  TERRACE_RETURN_IF_ERROR(change(next));
+  ++next.generation;
+  next.edit = random_id();
+  if (fresh != nullptr) TERRACE_RETURN_IF_ERROR(write_list(*fresh->space, next, fresh->id));
+  bool written = false;
+  std::optional<Error> why;
+  for (const Entry& entry : *set_held_) {
+    const uint64_t id = entry.member->id != 0 ? entry.member->id.load() : first_id;
+    const Status put = write_list(entry.space(), next, id);
+    written = written || put.ok();
+    if (put.ok() || lost_by(entry, put.error())) continue;
+    if (put.error().code == ErrorCode::already_exists) return put;
+    why = put.error();
+    why->detail += " (the list of members, in " + entry.member->where + ")";
+  }
+  if (!written) return why ? std::move(*why) : all_lost();
+  look_now();
+  if (list_.generation == next.generation && list_.edit == next.edit) return {};
+  return refuse(ErrorCode::already_exists, "another change of the list of members was first");
 }
 
 // A member that is not one yet: empty, formatted as the others are.

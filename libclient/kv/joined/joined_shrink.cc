@@ -18,9 +18,19 @@
 namespace terrace::kv {
 
 // Each holder has looked at the list since.
-void JoinedSpace::wait_for_looks() const {
+void JoinedSpace::wait_for_looks() {
   constexpr uint64_t more_ns = 200'000'000;
-  std::this_thread::sleep_for(std::chrono::nanoseconds(2 * options_.look_ns + more_ns));
+  const uint64_t end_ns = clock_.now_ns() + 2 * options_.look_ns + more_ns;
+  while (clock_.now_ns() < end_ns) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    tend_members();
+  }
+}
+
+// Others may wait for this holder while it waits, and it may have no thread for them.
+void JoinedSpace::tend_members() {
+  const Pass pass(gate_);
+  for (const Entry& entry : current()) entry.space().tend();
 }
 
 Status JoinedSpace::move_block(Member& from, const Block& block, KvShrunk* shrunk) {
@@ -81,7 +91,7 @@ Status JoinedSpace::move_blocks(Member& from, KvShrunk* shrunk) {
 
 // How many are left of those who own a part or a seat of it.
 uint32_t JoinedSpace::wait_for_holders(const std::string& where, uint64_t deadline_ns) {
-  constexpr auto pause = std::chrono::milliseconds(50);
+  constexpr auto pause = std::chrono::milliseconds(20);
   if (!options_.open) return 0;
   const Result<KvMemberMemory> memory = options_.open(where);
   if (!memory.ok()) return 0;  // it is gone: nobody has it
@@ -94,6 +104,7 @@ uint32_t JoinedSpace::wait_for_holders(const std::string& where, uint64_t deadli
     if (holders == 0 || !(*space)->health().ok()) return 0;
     if (clock_.now_ns() >= deadline_ns) return holders;
     std::this_thread::sleep_for(pause);
+    tend_members();
   }
 }
 

@@ -120,15 +120,20 @@ class JoinedSpace final : public JoinedKvSpace {
   // Editing
   static std::optional<MemberList> list_in(MemberKvSpace& space);
   static std::optional<MemberList> list_in_slot(MemberKvSpace& space, size_t slot);
-  static Status write_list(MemberKvSpace& space, MemberList list, uint64_t self);
+  Status write_list(MemberKvSpace& space, MemberList list, uint64_t self) TERRACE_REQUIRES(look_mutex_);
+  Status erase_list(MemberKvSpace& space, size_t slot) TERRACE_REQUIRES(look_mutex_);
   using Change = std::function<Status(MemberList&)>;
   Status edit(const Change& change, Member* fresh) TERRACE_REQUIRES(edit_mutex_);
+  Status lock_lists(std::vector<Entry>* locked) TERRACE_REQUIRES(look_mutex_);
+  static void unlock_lists(const std::vector<Entry>& locked);
+  Status edit_locked(const Change& change, Member* fresh) TERRACE_REQUIRES(look_mutex_);
   Result<std::shared_ptr<Member>> new_member(const std::string& where) TERRACE_REQUIRES(edit_mutex_);
   Status move_blocks(Member& from, KvShrunk* shrunk);
   Status move_block(Member& from, const Block& block, KvShrunk* shrunk);
   uint32_t wait_for_holders(const std::string& where, uint64_t deadline_ns);
   Status check_has_left(const std::string& where);
-  void wait_for_looks() const;
+  void wait_for_looks();
+  void tend_members();
 
   const std::string where_;  // of the member that was attached first
   const KvMembersOptions options_;

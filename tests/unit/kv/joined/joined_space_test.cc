@@ -92,6 +92,25 @@ TEST_CASE("JoinedKvSpace: every call works over all members") {
   CHECK(space->stat()->blocks == 0);
 }
 
+TEST_CASE("JoinedKvSpace: memory without coherent caches has members, too") {
+  KvFormatOptions as = KvFixture::small();
+  as.coherence = SpaceCoherence::noncoherent;
+  JoinedScene scene(as);
+  scene.grow_to(2);
+  const auto space = scene.attach("b"), other = scene.attach();
+  CHECK(put_keys(*space, scene.name_space, 200) == 200);
+  const auto stat = space->stat();
+  REQUIRE(stat.ok());
+  CHECK(stat->coherence == SpaceCoherence::noncoherent);
+  CHECK(stat->checksums);
+  for (const KvMemberInfo& member : stat->members) CHECK(member.blocks > 50);
+  CHECK(right_keys(*other, scene.name_space, 200) == 200);
+  REQUIRE(space->shrink("a", 0).ok());
+  other->look();
+  CHECK(other->members().size() == 1);
+  CHECK(right_keys(*other, scene.name_space, 200) == 200);
+}
+
 TEST_CASE("JoinedKvSpace: any member leads to all, and holders hear of a new one") {
   JoinedScene scene;
   const auto early = scene.attach();
@@ -150,6 +169,15 @@ TEST_CASE("JoinedKvSpace: more members, more holders") {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     REQUIRE(done);
+    // It takes parts beside its first one while there are some.
+    for (int more = 0; more < 30; ++more)
+      (void)kv_put(*holders.back(), scene.name_space, std::to_string(index) + " " + std::to_string(more));
+    if (index == 0) {
+      const auto stat = holders.back()->stat();
+      REQUIRE(stat.ok());
+      CHECK(std::count_if(stat->parts.begin(), stat->parts.end(),
+                          [](const KvPartInfo& part) { return part.state == "owned"; }) == 3);
+    }
   }
   for (const auto& holder : holders) {
     CHECK(holder->part().has_value());
