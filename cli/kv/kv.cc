@@ -24,6 +24,7 @@ void add_kv_verbs(Command app, Context& context) {
   add_kv_block_verbs(kv, context);
   add_kv_room_verbs(kv, context);
   add_kv_policy_verb(kv, context);
+  add_kv_member_verbs(kv, context);
   add_kv_serve_verb(kv, context);
 }
 

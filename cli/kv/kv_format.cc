@@ -47,7 +47,7 @@ Result<bool> kv_is_blank(const KvPlace& place) {
 
 // A space that is there goes only by --force, and never from under those who use it.
 Status kv_check_replaceable(const KvPlace& place, bool force) {
-  const Result<std::unique_ptr<KvSpace>> space = attach_kv(place, KvUse::reads);
+  const Result<std::unique_ptr<KvSpace>> space = attach_kv_member(place);
   if (space.ok()) {
     TERRACE_ASSIGN_OR_RETURN(const KvStat stat, (*space)->stat());
     for (const KvPartInfo& part : stat.parts)
@@ -96,7 +96,7 @@ Result<KvPlace> kv_place_to_format(const Context& context, const KvFormatArgumen
   if (::stat(arguments.where.c_str(), &there) == 0)
     return kv_format_error(ErrorCode::already_exists,
                            arguments.where + " is there already; without --bytes it is used as it is");
-  return KvPlace::create(arguments.where, arguments.file_bytes, kv_format_verb);
+  return KvPlace::create(context, arguments.where, arguments.file_bytes, kv_format_verb);
 }
 
 Status kv_format_place(const Context& context, const KvFormatArguments& arguments, const KvPlace& place) {
@@ -110,7 +110,7 @@ Status kv_format_place(const Context& context, const KvFormatArguments& argument
   TERRACE_RETURN_IF_ERROR(kv_check_replaceable(place, arguments.force));
   if (Status made = KvSpace::format(place.memory(), options); !made.ok())
     return kv_error_at(place, std::move(made).error());
-  TERRACE_ASSIGN_OR_RETURN(const auto space, attach_kv(place, KvUse::reads));
+  TERRACE_ASSIGN_OR_RETURN(const auto space, attach_kv_member(place));
   TERRACE_ASSIGN_OR_RETURN(const KvStat stat, space->stat());
   kv_print_formatted(context, place, stat, options.seats);
   return {};

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "core/base/units.h"
@@ -31,14 +32,15 @@ std::string kv_attach_advice(const KvPlace& place, ErrorCode code) {
 }  // namespace
 
 Result<KvPlace> KvPlace::open(const Context& context, const std::string& where, const char* verb) {
-  KvPlace place(where);
+  KvPlace place(context, where, verb);
   TERRACE_RETURN_IF_ERROR(where.find('/') == std::string::npos ? place.open_lease(context, verb)
                                                                : place.open_path(verb));
   return place;
 }
 
-Result<KvPlace> KvPlace::create(const std::string& path, uint64_t bytes, const char* verb) {
-  KvPlace place(path);
+Result<KvPlace> KvPlace::create(const Context& context, const std::string& path, uint64_t bytes,
+                                const char* verb) {
+  KvPlace place(context, path, verb);
   place.file_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!place.file_.valid()) return os_error(errno, verb, "cannot create " + path);
   // All of it now: a file system that is full later on is a SIGBUS.
@@ -62,6 +64,7 @@ Status KvPlace::open_lease(const Context& context, const char* verb) {
   held_ = std::move(held).value();
   const std::shared_ptr<Lease> lease(held_, &held_->lease());
   shown_ = shown_lease(lease->id(), held_->label());
+  called_ = held_->label().empty() ? std::to_string(lease->id().value) : held_->label();
   TERRACE_ASSIGN_OR_RETURN(const LeaseInfo info, lease->info());
   if (info.mode != LeaseMode::shared_coherent)
     return kv_place_error(ErrorCode::invalid_argument, verb,
@@ -88,6 +91,7 @@ Status KvPlace::open_path(const char* verb) {
 
 Status KvPlace::map_file(const char* verb) {
   shown_ = where_;
+  called_ = std::filesystem::absolute(where_).lexically_normal().string();
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) return os_error(errno, verb, "cannot look at " + where_);
   if (!S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode))
@@ -126,15 +130,37 @@ Result<std::shared_ptr<KvLocal>> open_kv_local(const std::string& text) {
   return KvLocal::open({.bytes = bytes});
 }
 
-Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use, std::shared_ptr<KvSpill> spill,
-                                           std::shared_ptr<KvLocal> local) {
+KvOpenMember KvPlace::opener() const {
+  return [context = context_, verb = verb_](const std::string& where) -> Result<KvMemberMemory> {
+    TERRACE_ASSIGN_OR_RETURN(KvPlace opened, KvPlace::open(*context, where, verb));
+    const auto kept = std::make_shared<const KvPlace>(std::move(opened));
+    return KvMemberMemory{.bytes = kept->memory(),
+                          .ownership = kept->ownership(),
+                          .keep = kept,
+                          .lease_epoch = kept->lease_epoch()};
+  };
+}
+
+Result<std::unique_ptr<KvSpace>> attach_kv_member(const KvPlace& place) {
+  auto space =
+      KvSpace::attach(place.memory(), {.ownership = place.ownership(), .puts = false, .tends_itself = false});
+  if (space.ok()) return space;
+  Error error = kv_error_at(place, std::move(space).error());
+  error.detail += kv_attach_advice(place, error.code);
+  return error;
+}
+
+Result<std::unique_ptr<JoinedKvSpace>> attach_kv(const KvPlace& place, KvUse use,
+                                                 std::shared_ptr<KvSpill> spill,
+                                                 std::shared_ptr<KvLocal> local) {
   KvAttachOptions options;
-  options.ownership = place.ownership();
   options.puts = use == KvUse::writes || use == KvUse::serves;
   options.tends_itself = use == KvUse::serves || use == KvUse::serves_reads;
   options.spill = std::move(spill);
   options.local = std::move(local);
-  Result<std::unique_ptr<KvSpace>> space = KvSpace::attach(place.memory(), options);
+  auto space = JoinedKvSpace::attach(
+      {.bytes = place.memory(), .ownership = place.ownership(), .lease_epoch = place.lease_epoch()},
+      place.called(), {.attach = std::move(options), .open = place.opener()});
   if (space.ok()) return space;
   Error error = kv_error_at(place, std::move(space).error());
   error.detail += kv_attach_advice(place, error.code);

@@ -18,6 +18,7 @@
 #include "core/base/unique_fd.h"
 #include "core/os/persist.h"
 #include "terrace/kv_local.h"
+#include "terrace/kv_members.h"
 #include "terrace/kv_space.h"
 #include "terrace/kv_spill.h"
 #include "terrace/mapping.h"
@@ -30,21 +31,31 @@ class KvPlace {
   // Errors    as HeldLease::take, Mapping::map, os_error; invalid_argument: no memory that can be shared
   static Result<KvPlace> open(const Context& context, const std::string& where, const char* verb);
   // Makes a file of so many bytes, this user's alone. Errors: already_exists; as os_error.
-  static Result<KvPlace> create(const std::string& path, uint64_t bytes, const char* verb);
+  static Result<KvPlace> create(const Context& context, const std::string& path, uint64_t bytes,
+                                const char* verb);
 
   std::span<std::byte> memory() const { return memory_; }
   const std::shared_ptr<OwnershipSource>& ownership() const { return ownership_; }
   LeaseEpoch lease_epoch() const { return lease_epoch_; }
   const std::string& shown() const { return shown_; }  // "lease 7 (cache)", "/dev/shm/cache"
   const std::string& where() const { return where_; }  // as it was given
+  // As the list of a space's members has it: a lease's label, or its id; of a file the whole path.
+  const std::string& called() const { return called_; }
+  bool is_lease() const { return held_ != nullptr; }
+  Lease& lease() const { return held_->lease(); }
+  // How other members of a space here are opened. `place` and the context must outlive it.
+  KvOpenMember opener() const;
 
  private:
-  explicit KvPlace(std::string where) : where_(std::move(where)) {}
+  KvPlace(const Context& context, std::string where, const char* verb)
+      : context_(&context), verb_(verb), where_(std::move(where)) {}
   Status open_lease(const Context& context, const char* verb);
   Status open_path(const char* verb);
   Status map_file(const char* verb);
 
-  std::string where_, shown_;
+  const Context* context_;
+  const char* verb_;
+  std::string where_, shown_, called_;
   std::shared_ptr<HeldLease> held_;
   std::unique_ptr<Mapping> mapping_;
   UniqueFd file_;
@@ -61,10 +72,13 @@ enum class KvUse : uint8_t {
   serves,  // as `writes`, with a thread that does what other holders wait for
   serves_reads,
 };
-// Errors    as KvSpace::attach, with the place in their text and what can be done
-Result<std::unique_ptr<KvSpace>> attach_kv(const KvPlace& place, KvUse use,
-                                           std::shared_ptr<KvSpill> spill = nullptr,
-                                           std::shared_ptr<KvLocal> local = nullptr);
+// With all members of the space. `place` must outlive it.
+// Errors    as JoinedKvSpace::attach, with the place in their text and what can be done
+Result<std::unique_ptr<JoinedKvSpace>> attach_kv(const KvPlace& place, KvUse use,
+                                                 std::shared_ptr<KvSpill> spill = nullptr,
+                                                 std::shared_ptr<KvLocal> local = nullptr);
+// The member that is here, to read, without the others. Errors: as attach_kv()
+Result<std::unique_ptr<KvSpace>> attach_kv_member(const KvPlace& place);
 
 // "DIR" or "DIR:BYTES". Empty: none. Errors: as KvSpill::open; invalid_argument
 Result<std::shared_ptr<KvSpill>> open_kv_spill(const std::string& text, bool puts);

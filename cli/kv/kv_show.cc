@@ -33,7 +33,17 @@ nlohmann::json kv_stat_json(const KvStat& stat) {
                      {"state", part.state},
                      {"blocks", part.blocks},
                      {"block_bytes", part.block_bytes},
-                     {"chunk_bytes", part.chunk_bytes}});
+                     {"chunk_bytes", part.chunk_bytes},
+                     {"member", part.member}});
+  nlohmann::json members = nlohmann::json::array();
+  for (const KvMemberInfo& member : stat.members)
+    members.push_back({{"where", member.where},
+                       {"state", member.state},
+                       {"loss", member.loss},
+                       {"data_bytes", member.data_bytes},
+                       {"free_bytes", member.free_bytes},
+                       {"blocks", member.blocks},
+                       {"block_bytes", member.block_bytes}});
   nlohmann::json budgets = nlohmann::json::array();
   for (const KvBudgetUse& use : stat.budgets)
     budgets.push_back(
@@ -48,6 +58,7 @@ nlohmann::json kv_stat_json(const KvStat& stat) {
           {"max_block_bytes", stat.max_block_bytes},
           {"checksums", stat.checksums},
           {"coherence", kv_coherence_name(stat.coherence)},
+          {"members", members},
           {"parts", parts}};
 }
 
@@ -119,11 +130,22 @@ Status kv_show_stat(const Context& context, const KvShowArguments& arguments) {
                     {"coherence", kv_coherence_name(stat.coherence)}}) +
       "\n");
   std::vector<std::vector<std::string>> rows;
+  for (size_t index = 0; index < stat.members.size(); ++index) {
+    const KvMemberInfo& member = stat.members[index];
+    rows.push_back({std::to_string(index), printable(member.where), member.state, std::to_string(member.blocks),
+                    format_size(member.block_bytes), format_size(member.data_bytes),
+                    format_size(member.free_bytes)});
+  }
+  print_table({"MEMBER", "WHERE", "STATE", "BLOCKS", "BYTES", "OF", "OF NO PART"}, rows);
+  for (const KvMemberInfo& member : stat.members)
+    if (!member.loss.empty()) print_text(printable(member.where + " is lost: " + member.loss) + "\n");
+  print_text("\n");
+  rows.clear();
   for (const KvPartInfo& part : stat.parts)
-    rows.push_back({std::to_string(part.part), part.state,
+    rows.push_back({std::to_string(part.member), std::to_string(part.part), part.state,
                     or_dash(part.host == 0 ? "" : std::to_string(part.host)), std::to_string(part.blocks),
                     format_size(part.block_bytes), format_size(part.chunk_bytes)});
-  print_table({"PART", "STATE", "HOST", "BLOCKS", "BYTES", "HAS"}, rows);
+  print_table({"MEMBER", "PART", "STATE", "HOST", "BLOCKS", "BYTES", "HAS"}, rows);
   if (spill == nullptr) return {};
   print_text("\n");
   print_kv_spill(arguments.spill, spilled);
@@ -135,6 +157,7 @@ nlohmann::json kv_block_json(const KvBlockInfo& block) {
           {"key", text_of_key(block.key)},
           {"bytes", block.bytes},
           {"part", block.part},
+          {"member", block.member},
           {"expires_unix_s", block.expires_unix_s},
           {"used_unix_s", block.used_unix_s},
           {"has_parent", block.has_parent},

@@ -19,6 +19,7 @@ void add_kv_show_verbs(Command kv, Context& context);   // stat, list, verify
 void add_kv_block_verbs(Command kv, Context& context);  // put, get, erase
 void add_kv_room_verbs(Command kv, Context& context);   // evict, flush
 void add_kv_policy_verb(Command kv, Context& context);
+void add_kv_member_verbs(Command kv, Context& context);  // grow, shrink
 void add_kv_serve_verb(Command kv, Context& context);
 
 // The positional argument WHERE.

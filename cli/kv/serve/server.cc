@@ -100,6 +100,11 @@ void Server::after(Connection& connection) {
   const int fd = connection.fd();
   if (connection.memory_vanished() && end_ns_ == 0) {
     failure_ = space_.health();
+    // One member of several: the others go on, and what this client was in the middle of is lost.
+    if (failure_.ok() && space_.counters().members_joined > 0) {
+      connections_.erase(fd);
+      return;
+    }
     if (failure_.ok())
       failure_ = Error{.code = ErrorCode::lease_expired,
                        .where = "terrace kv serve",

@@ -79,8 +79,8 @@ TEST_CASE("Completion: verbs, and the verbs below them") {
                                                "transfer", "offers", "accept", "withdraw", "quarantined",
                                                "exec", "hold", "path", "cdi"});
   CHECK(complete.after({"vm", ""}) == Words{"run", "attach", "resize", "move", "detach", "show", "list"});
-  CHECK(complete.after({"kv", ""}) ==
-        Words{"format", "stat", "list", "put", "get", "erase", "evict", "flush", "verify", "policy", "serve"});
+  CHECK(complete.after({"kv", ""}) == Words{"format", "stat", "list", "put", "get", "erase", "evict", "flush",
+                                            "verify", "policy", "grow", "shrink", "serve"});
   CHECK(complete.after({"lease", "re"}) == Words{"renew", "revoke", "release", "resize"});
   CHECK(complete.after({"device", "dr"}) == Words{"drain"});
   CHECK(complete.after({"pool", "c"}) == Words{"create", "compact"});
