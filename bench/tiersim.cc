@@ -38,6 +38,7 @@ nlohmann::json as_json(const TiersimNumbers& numbers) {
   put("kv_hit_rate_over_arc", {.at_1pct = numbers.prefix_order.at_1pct / numbers.arc.at_1pct,
                                .at_5pct = numbers.prefix_order.at_5pct / numbers.arc.at_5pct,
                                .at_10pct = numbers.prefix_order.at_10pct / numbers.arc.at_10pct});
+  put("kv_prefix_hit_rate_over_arc", numbers.prefixes_over_arc);
   put("tiersim_lru_hits_over_belady", numbers.lru);
   result["tiersim_stall_over_belady_5pct"] = numbers.stall_over_belady_5pct;
   return result;
@@ -79,6 +80,7 @@ int main(int argc, char** argv) {
   line("prefix-order", numbers->prefix_order);
   line("arc", numbers->arc);
   line("lru", numbers->lru);
+  line("prefixes over arc's", numbers->prefixes_over_arc);
   std::printf("time in memory over Belady's, 5 %%, %u requests ahead: %.3f\n", usual_machine().look_ahead,
               numbers->stall_over_belady_5pct);
   std::printf("a plan costs %.1f ns a granule\n", result["policy_plan_ns_per_granule"].get<double>());

@@ -15,6 +15,8 @@ void measure_others(const Sizes& sizes, Figures& figures);    // others.cc: besi
 void measure_spill(const Sizes& sizes,
                    Figures& figures);  // spill.cc: a spill folder over plain reads and writes
 void measure_local(const Sizes& sizes, Figures& figures);  // local.cc: local copies beside the space's memory
+void measure_hit_rate(const Sizes& sizes,
+                      Figures& figures);  // hit_rate.cc: of a trace, with and without a spill
 // Whether no block was wrong.
 bool check_blocks(const Sizes& sizes, Figures& figures);  // checked.cc
 

@@ -6,31 +6,16 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "bench/kv_space/parts.h"
+#include "bench/kv_space/spill_place.h"
 #include "terrace/kv_spill.h"
 
 namespace terrace::bench::kv {
 namespace {
 
 constexpr uint64_t large = 1 << 20, small_block = 64 << 10, ahead = 32;
-
-class SpillPlace {
- public:
-  SpillPlace() {
-    const char* const tmp = std::getenv("TMPDIR");
-    name_ = std::string(tmp != nullptr ? tmp : "/tmp") + "/terrace-bench-spill-XXXXXX";
-    if (::mkdtemp(name_.data()) == nullptr) give_up("no folder for the spill");
-  }
-  ~SpillPlace() { std::filesystem::remove_all(name_); }
-  const std::string& name() const { return name_; }
-  std::string plain() const { return name_ + "/plain"; }
-
- private:
-  std::string name_;
-};
 
 double seconds_of(auto body) {
   const uint64_t begin_ns = monotonic_ns();

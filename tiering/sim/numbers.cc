@@ -12,9 +12,8 @@
 namespace terrace::tiering {
 namespace {
 
-Result<uint64_t> hits_of(const Trace& trace, std::string_view policy, uint64_t room, const Machine& machine) {
-  TERRACE_ASSIGN_OR_RETURN(const Outcome outcome, simulate(trace, policy, room, machine));
-  return outcome.hits;
+double over(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 1 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
 }  // namespace
@@ -34,7 +33,8 @@ Result<TiersimNumbers> measure_trace(const Trace& trace, const Machine& machine)
   using Hits = TiersimNumbers::Hits;
   for (const Share share : {Share{1, &Hits::at_1pct}, Share{5, &Hits::at_5pct}, Share{10, &Hits::at_10pct}}) {
     const uint64_t room = std::max<uint64_t>(trace.objects * share.percent / 100, 1);
-    TERRACE_ASSIGN_OR_RETURN(const uint64_t best, hits_of(trace, "belady", room, by_history));
+    TERRACE_ASSIGN_OR_RETURN(const Outcome best, simulate(trace, "belady", room, by_history));
+    uint64_t prefixes = 0, prefixes_of_arc = 0;
     struct Judged {
       std::string_view name;
       Hits* hits;
@@ -42,9 +42,12 @@ Result<TiersimNumbers> measure_trace(const Trace& trace, const Machine& machine)
     for (const Judged judged :
          {Judged{policies().front().name, &numbers.policy}, Judged{"prefix-order", &numbers.prefix_order},
           Judged{"arc", &numbers.arc}, Judged{"lru", &numbers.lru}}) {
-      TERRACE_ASSIGN_OR_RETURN(const uint64_t hits, hits_of(trace, judged.name, room, by_history));
-      judged.hits->*share.hits = best == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(best);
+      TERRACE_ASSIGN_OR_RETURN(const Outcome outcome, simulate(trace, judged.name, room, by_history));
+      judged.hits->*share.hits = over(outcome.hits, best.hits);
+      if (judged.hits == &numbers.prefix_order) prefixes = outcome.prefix_hits;
+      if (judged.hits == &numbers.arc) prefixes_of_arc = outcome.prefix_hits;
     }
+    numbers.prefixes_over_arc.*share.hits = over(prefixes, prefixes_of_arc);
   }
   const uint64_t room = std::max<uint64_t>(trace.objects * 5 / 100, 1);
   TERRACE_ASSIGN_OR_RETURN(const Outcome best, simulate(trace, "belady", room, machine));

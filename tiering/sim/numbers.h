@@ -13,6 +13,7 @@ struct TiersimNumbers {
     double at_1pct = 0, at_5pct = 0, at_10pct = 0;
   };
   Hits policy, prefix_order, arc, lru;
+  Hits prefixes_over_arc;  // hits of prefix-order that are in a request's whole prefix, over those of ARC
   // All requests' time in memory at 5 % with look-ahead, over that of Belady's, whose copies cost nothing.
   double stall_over_belady_5pct = 0;
 };

@@ -70,6 +70,7 @@ class Run {
 
  private:
   void serve(const TraceRequest& request) {
+    bool prefix = true;
     uint64_t begin_ns = now_ns_;  // of the next object's turn: the request waits for one after the other
     for (const uint32_t object : trace_.uses_of(request)) {
       Granule& granule = granules_[object];
@@ -84,7 +85,10 @@ class Run {
       uint64_t took_ns = granule.residency == Residency::ddr ? times_.ddr_ns : times_.cxl_ns;
       if (granule.residency == Residency::ddr && ready_ns_[object] > begin_ns)
         took_ns += ready_ns_[object] - begin_ns;
-      if (!fresh && granule.residency == Residency::ddr) ++outcome_.hits;
+      const bool hit = !fresh && granule.residency == Residency::ddr;
+      prefix = prefix && hit;
+      outcome_.hits += hit ? 1 : 0;
+      outcome_.prefix_hits += prefix ? 1 : 0;
       begin_ns += took_ns;
       note_access(granule, *memory_, now_ns_, 1);
     }
@@ -201,7 +205,15 @@ Outcome run_cache(const Trace& trace, std::string_view name, Cache& cache, uint6
                   .ddr_granules = ddr_granules,
                   .uses = trace.uses.size(),
                   .re_references = trace.re_references()};
-  for (const uint32_t object : trace.uses) outcome.hits += cache.use(object) ? 1 : 0;
+  for (const TraceRequest& request : trace.requests) {
+    bool prefix = true;
+    for (const uint32_t object : trace.uses_of(request)) {
+      const bool hit = cache.use(object);
+      prefix = prefix && hit;
+      outcome.hits += hit ? 1 : 0;
+      outcome.prefix_hits += prefix ? 1 : 0;
+    }
+  }
   const uint64_t misses = outcome.re_references - outcome.hits;
   outcome.promotions = misses;
   outcome.demotions = cache.put_out();

@@ -34,6 +34,7 @@ struct Outcome {
   uint64_t ddr_granules = 0;
   uint64_t uses = 0;
   uint64_t hits = 0;           // uses of objects that were in DDR, first ones left out
+  uint64_t prefix_hits = 0;    // of the hits: those before the first object of their request that was not there
   uint64_t re_references = 0;  // uses of objects that had been used before
   uint64_t promotions = 0;
   uint64_t demotions = 0;

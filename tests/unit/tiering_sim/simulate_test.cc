@@ -42,6 +42,37 @@ TEST_CASE("simulate: caches bring in what is missed; their waits are the missed 
   CHECK(outcome->memory_s == doctest::Approx(0.010));  // two new ones at 1 ms, two missed ones at 4 ms
 }
 
+TEST_CASE("simulate: hits behind an object that is not there are no prefix") {
+  TraceBuilder builder("requests");
+  uint64_t time_ns = 0;
+  for (const std::string_view request : {"abc", "abc", "cab", "acb"}) {
+    builder.begin_request(time_ns += 1'000'000'000);
+    for (const char object : request) builder.use(static_cast<uint64_t>(object));
+  }
+  const Trace trace = builder.finish();
+  const auto kept = simulate(trace, "static", 2, round_machine());  // a and b
+  REQUIRE(kept.ok());
+  CHECK(kept->hits == 6);
+  CHECK(kept->prefix_hits == 2 + 0 + 1);
+  const auto all = simulate(trace, "lru", 3, round_machine());
+  REQUIRE(all.ok());
+  CHECK(all->hits == 9);
+  CHECK(all->prefix_hits == 9);
+  const auto two = simulate(trace, "lru", 2, round_machine());  // ... ... h.. h..
+  REQUIRE(two.ok());
+  CHECK(two->hits == 2);
+  CHECK(two->prefix_hits == 2);
+  TraceBuilder other("a miss first");
+  for (const std::string_view request : {"ab", "cb"}) {
+    other.begin_request(time_ns += 1'000'000'000);
+    for (const char object : request) other.use(static_cast<uint64_t>(object));
+  }
+  const auto behind = simulate(other.finish(), "lru", 3, round_machine());
+  REQUIRE(behind.ok());
+  CHECK(behind->hits == 1);
+  CHECK(behind->prefix_hits == 0);
+}
+
 TEST_CASE("simulate: what is announced is in DDR when its turn comes, if there is time to copy") {
   // Eight objects go round; DDR has room for four. By history nothing can be better than another.
   std::string letters;
@@ -135,6 +166,7 @@ TEST_CASE("numbers: all of them are made, with look-ahead hardly slower than the
     CHECK(hits.at_1pct > 0);
     CHECK(hits.at_1pct < hits.at_10pct);
   }
+  CHECK(numbers->prefixes_over_arc.at_5pct > 1);  // a conversation's blocks are a prefix
   CHECK(plan_ns_per_granule(4096) > 0);
 }
 
