@@ -25,13 +25,13 @@ SEEDS = 1500  # of the simulator, from seed 1
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--suite", choices=SUITES, default="coherence", help="coherence: the protocol of tensor spaces; manager: its state "
-                      "machine, engine and store (default %(default)s)")
+    verb.add_argument("--suite", choices=SUITES, default="coherence", help="coherence: the protocol of tensor spaces; kv: KV spaces and their "
+                      "spills; manager: its state machine, engine and store (default %(default)s)")
     verb.add_argument("--list", action="store_true", help="the mutants, and why some are not run; runs nothing")
     verb.add_argument("--only", default="", metavar="TEXT", help="mutants whose name or file has TEXT")
     verb.add_argument("--hard", action="store_true", help="a few of the kinds that only slow readers, other threads or late reads show")
     verb.add_argument("--seconds", type=float, default=0, metavar="S", help="begin no mutant after S seconds, the run without mutants counted in")
-    verb.add_argument("--operations", type=int, default=OPERATIONS, metavar="N", help="of the emulator, for coherence (default %(default)s)")
+    verb.add_argument("--operations", type=int, default=OPERATIONS, metavar="N", help="of the emulator, for coherence and kv (default %(default)s)")
     verb.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="of the simulator, for manager (default %(default)s)")
     verb.add_argument("--all", action="store_true", help="also the tests behind the one that noticed it first")
     verb.add_argument("--judge", default="", metavar="TEXT", help="only tests whose name has TEXT")
@@ -197,7 +197,7 @@ def _keep(suite: Suite, arguments: argparse.Namespace, results: list) -> None:
         return
     rest = [{"mutant": each.name, "file": each.path, "result": "not run", "reason": _why_not(each)} for each in suite.mutants
             if _why_not(each)]
-    size = {"operations": arguments.operations} if suite.name == "coherence" else {"seeds": arguments.seeds}
+    size = {"seeds": arguments.seeds} if suite.name == "manager" else {"operations": arguments.operations}
     pathlib.Path(arguments.json).write_text(json.dumps({**size, "mutants": results + rest}, indent=1) + "\n", encoding="utf-8")
 
 

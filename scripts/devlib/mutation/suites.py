@@ -5,8 +5,11 @@ import argparse
 import dataclasses
 import re
 
+from devlib.commands import ROOT
 from devlib.mutants import HARD, MUTANTS
 from devlib.mutation.engine import ENGINE
+from devlib.mutation.kv import KV
+from devlib.mutation.kv_spill import KV_SPILL
 from devlib.mutation.state import STATE
 from devlib.mutation.state_changes import CHANGES
 from devlib.mutation.store import STORE
@@ -32,7 +35,9 @@ class Suite:
     together: bool  # in one build of each test
 
     def judges(self, arguments: argparse.Namespace) -> list:
-        return _coherence(arguments.operations) if self.name == "coherence" else _manager(arguments.seeds)
+        if self.name == "manager":
+            return _manager(arguments.seeds)
+        return _coherence(arguments.operations) if self.name == "coherence" else _kv(arguments.operations)
 
 
 def _coherence(operations: int) -> list:
@@ -40,6 +45,14 @@ def _coherence(operations: int) -> list:
     return [Judge("unit_coherence_steps", "unit_coherence_steps", (), cpu_s),
             Judge("coherence_emulator", "coherence_emulator", ("-tc=*no stale*,*own no part*",), cpu_s, 600 + operations / 2_000),
             Judge("unit_coherence", "unit_coherence", (), cpu_s)]
+
+
+def _kv(operations: int) -> list:
+    """By sanitizers, so that a place outside the memory is noticed."""
+    first = ("--abort-after=1",)
+    return [Judge("fuzz_policy", "fuzz_policy", (str(ROOT / "tests/fuzz/corpus/policy"),), 10),
+            Judge("kv_emulator", "kv_emulator", ("-tc=*no block is torn*",), 60 + operations // 10_000, 600 + operations / 2_000),
+            *(Judge(name, name, first, 60) for name in ("unit_kv", "unit_kv_spill"))]
 
 
 def _manager(seeds: int) -> list:
@@ -69,6 +82,7 @@ def first_complaint(text: str, code: int) -> str:
 
 
 SUITES = {
+    "kv": Suite("kv", "dev", (*KV, *KV_SPILL), (), "scripts/devlib/mutation/kv.py, kv_spill.py", True),
     "coherence": Suite("coherence", "release", MUTANTS, HARD, "scripts/devlib/mutants.py", False),
     "manager": Suite("manager", "sim", (*STATE, *CHANGES, *ENGINE, *STORE), (), "scripts/devlib/mutation", True),
 }

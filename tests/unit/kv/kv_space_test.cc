@@ -82,6 +82,14 @@ TEST_CASE("a block that is filled in place is found once it is published") {
   CHECK(first->publish().ok());
   CHECK(second->publish().error().code == ErrorCode::already_exists);
   CHECK(kv_check(*reader, scene.name_space, "both", 64) == 1);
+  // The same by two holders.
+  auto mine = writer->begin_put(scene.name_space, "each", 64, {}),
+       others = reader->begin_put(scene.name_space, "each", 64, {});
+  REQUIRE(mine.ok());
+  REQUIRE(others.ok());
+  CHECK(others->fill(kv_bytes("each", 64)).ok());
+  CHECK(others->publish().ok());
+  CHECK(mine->publish().error().code == ErrorCode::already_exists);
 }
 
 TEST_CASE("many keys in one call") {
@@ -210,6 +218,11 @@ TEST_CASE("flush takes what has expired as well") {
   CHECK(*one->flush(*KvNamespace::of("another"), 0) == 0);
   CHECK(*one->flush(scene.name_space, 0) == 1);
   CHECK(one->stat()->free_bytes == all);
+  // The next one of its key does so, too.
+  REQUIRE(kv_put(*one, scene.name_space, "short", 4096, {.ttl_s = 1}).ok());
+  wait_until_expired(*one, scene.name_space, "short");
+  REQUIRE(kv_put(*one, scene.name_space, "short", 4096).ok());
+  CHECK(*one->flush(scene.name_space, 0) == 1);
 }
 
 TEST_CASE("errors say what is wrong") {
