@@ -640,6 +640,7 @@ class Acts(Dialogs, unittest.TestCase):
         self.at("topology")
         self.b.wait(lambda: buttons() == {"drain"}, "the operator's button")
         self.at("tenants")
+        self.b.wait(lambda: self.b.find("h1").text == "Tenants", "the other page")
         self.b.wait_no_text("Asking the manager")
         self.assertEqual(buttons(), set(), "an operator sets no quotas")
 
