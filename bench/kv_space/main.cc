@@ -29,6 +29,7 @@ int run_parts(const Options& options) {
   bool right = true;
   if (wanted("copies")) measure_copies(options.sizes, figures);
   if (wanted("lookups")) measure_lookups(options.sizes, figures);
+  if (wanted("members")) measure_members(options.sizes, figures);
   if (wanted("scaling")) measure_scaling(options.sizes, figures);
   if (wanted("recovery")) measure_recovery(options.sizes, figures);
   if (wanted("others")) measure_others(options.sizes, figures);
@@ -59,7 +60,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", options.json_file, "Also write the numbers there");
   app.add_option("--part", options.parts, "Only these questions; default: all")
       ->check(CLI::IsMember(
-          {"copies", "lookups", "scaling", "recovery", "others", "spill", "local", "hit_rate", "checked"}));
+          {"copies", "lookups", "members", "scaling", "recovery", "others", "spill", "local", "hit_rate", "checked"}));
   app.add_option("--seconds", sizes.seconds, "How long blocks are checked while processes are killed");
   app.add_option("--blocks", sizes.many_blocks, "How many blocks of 4 KiB are looked up, and taken over");
   app.add_flag("--plant", sizes.plant, "Put wrong blocks now and then, to show that this is seen");

@@ -9,6 +9,7 @@ namespace terrace::bench::kv {
 
 void measure_copies(const Sizes& sizes, Figures& figures);    // copies.cc: get and put over memcpy
 void measure_lookups(const Sizes& sizes, Figures& figures);   // lookups.cc: exists, view
+void measure_members(const Sizes& sizes, Figures& figures);   // members.cc: look-ups with four members
 void measure_scaling(const Sizes& sizes, Figures& figures);   // scaling.cc: gets of four processes over one's
 void measure_recovery(const Sizes& sizes, Figures& figures);  // recovery.cc: after kill -9 of a writer
 void measure_others(const Sizes& sizes, Figures& figures);    // others.cc: beside redis, files, memcached

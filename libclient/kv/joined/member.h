@@ -74,7 +74,11 @@ class MemberSet {
     }
     return best;
   }
-  size_t behind(size_t preferred, size_t steps) const { return (preferred + steps) % entries_.size(); }
+  size_t behind(size_t preferred,
+                size_t steps) const {  // both below size(); no division: for each of many keys
+    const size_t at = preferred + steps;
+    return at < entries_.size() ? at : at - entries_.size();
+  }
 
  private:
   static uint64_t mixed(uint64_t number) {

@@ -256,7 +256,8 @@ class InFiles(Members, FileSpaces):
                 answers.append(client.reply())
             except (Closed, OSError):
                 answers.append("closed")
-        self.assertLessEqual({str(answer)[:6] for answer in answers}, {"OK", "closed"}, answers)
+        for answer in answers:
+            self.assertTrue(answer in ("OK", "closed") or "memory of the space is gone" in str(answer), answers)
         self.assertIn("OK", answers)
         with server.client(timeout=120) as client:
             there = sum(client.ask("GET", key) == value_of(key) for key in keys)
