@@ -59,8 +59,8 @@ int main(int argc, char** argv) {
   app.add_flag("--smoke", sizes.smoke, "Small and short");
   app.add_option("--json", options.json_file, "Also write the numbers there");
   app.add_option("--part", options.parts, "Only these questions; default: all")
-      ->check(CLI::IsMember(
-          {"copies", "lookups", "members", "scaling", "recovery", "others", "spill", "local", "hit_rate", "checked"}));
+      ->check(CLI::IsMember({"copies", "lookups", "members", "scaling", "recovery", "others", "spill", "local",
+                             "hit_rate", "checked"}));
   app.add_option("--seconds", sizes.seconds, "How long blocks are checked while processes are killed");
   app.add_option("--blocks", sizes.many_blocks, "How many blocks of 4 KiB are looked up, and taken over");
   app.add_flag("--plant", sizes.plant, "Put wrong blocks now and then, to show that this is seen");
