@@ -74,11 +74,11 @@ TEST_CASE("HostsFile: what cannot be written has not happened") {
 
 TEST_CASE("certificates: thirty days before their end it is soon, or a quarter of their life") {
   constexpr int64_t day = 86'400;
-  CHECK_FALSE(daemon::ends_soon(0, 730 * day, 699 * day));
-  CHECK(daemon::ends_soon(0, 730 * day, 701 * day));
-  CHECK_FALSE(daemon::ends_soon(0, 8 * day, 5 * day));
-  CHECK(daemon::ends_soon(0, 8 * day, 6 * day + 1));
-  CHECK(daemon::ends_soon(0, 8 * day, 9 * day));
-  CHECK(daemon::days_left(8 * day, 6 * day + 1) == 1);
-  CHECK(daemon::days_left(8 * day, 9 * day) == 0);
+  CHECK_FALSE(ends_soon(0, 730 * day, 699 * day));
+  CHECK(ends_soon(0, 730 * day, 701 * day));
+  CHECK_FALSE(ends_soon(0, 8 * day, 5 * day));
+  CHECK(ends_soon(0, 8 * day, 6 * day + 1));
+  CHECK(ends_soon(0, 8 * day, 9 * day));
+  CHECK(days_left(8 * day, 6 * day + 1) == 1);
+  CHECK(days_left(8 * day, 9 * day) == 0);
 }

@@ -41,7 +41,8 @@ daemon::RemoteClient client_named(const char* name, SocketRole role, const char*
           .role = role,
           .tenant = tenant,
           .number = 7,
-          .refused = refused};
+          .refused = refused,
+          .renew = nullptr};
 }
 
 std::string detail(terrace::rpc::Error::Reader error) {
