@@ -951,8 +951,8 @@ class KvSpace:
     ) -> KvSpace:
         """Opens the space in a lease, with all its members, or in other memory. session: attaches members that are
         leases, where it is not a Lease that is given. spill: a folder of a local disk, where evicted blocks go, of
-        so many bytes. local_bytes: for copies of hot blocks in this process's own memory. puts: whether it takes
-        a part with its first put(); fd: the memory's file, where it is no lease's; namespace: of calls that name
+        so many bytes. local_bytes: for copies of hot blocks in this process's own memory. puts: whether it takes a
+        part with its first put(); fd: the memory's file, where it is no lease's; namespace: of calls that name
         none.
         """
 

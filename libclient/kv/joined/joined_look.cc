@@ -56,9 +56,10 @@ void JoinedSpace::learn_lists() {
     copies.emplace_back(entry.member.get(), *copy);
   }
   for (const Entry& entry : *set_held_) {
-    const bool fresh = std::any_of(copies.begin(), copies.end(), [&](const auto& one) {
-      return one.first == entry.member.get() && !list_.is_newer_than(one.second);
-    });
+    const bool fresh =
+        std::any_of(copies.begin(), copies.end(), [&](const auto& one) TERRACE_REQUIRES(look_mutex_) {
+          return one.first == entry.member.get() && !list_.is_newer_than(one.second);
+        });
     entry.member->stale_looks = fresh || list_.generation == 0 ? 0 : entry.member->stale_looks + 1;
   }
 }

@@ -121,9 +121,10 @@ Result<KvShrunk> JoinedSpace::shrink(const std::string& where, uint64_t wait_ns)
     if (listed != nullptr) id = listed->id;
     for (const Entry& entry : *set_held_)
       if (entry.member->id == id && id != 0) member = entry.member;
-    const bool others = std::any_of(list_.members.begin(), list_.members.end(), [&](const ListedMember& one) {
-      return one.id != id && !one.leaving && missing_.count(one.id) == 0;
-    });
+    const bool others = std::any_of(list_.members.begin(), list_.members.end(),
+                                    [&](const ListedMember& one) TERRACE_REQUIRES(look_mutex_) {
+                                      return one.id != id && !one.leaving && missing_.count(one.id) == 0;
+                                    });
     if (listed != nullptr && !others)
       return refuse(
           ErrorCode::invalid_argument,
