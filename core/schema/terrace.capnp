@@ -720,8 +720,8 @@ interface Lease {
   withdrawOffer @10 () -> (error :Error);
   openPath @11 (anotherUser :Bool, user :UInt32) -> (error :Error, path :Text);
   # Admits the calling user, or where an administrator (at an agent: root) asks for it another one, to the memory by a
-  # path on this host, read-only or writable as this capability is. Whoever opens it is no holder: the manager does not
-  # see it, waits for nobody, and fences it as all others. Refused for a movable lease, whose path would not stay.
+  # path on this host, read-only or writable as this capability is. Whoever opens it is no holder, but has the grace of
+  # a revoke: meanwhile the file's modification time is its end. Refused for a movable lease, whose path would not stay.
 }
 
 interface LeaseMove {

@@ -319,7 +319,7 @@ class Lease {
   }
   // Lets a user open the memory by a path on this machine, for programs that take no descriptor: this process's own
   // user, or for an administrator (on a further host: root) any other. Read-only or writable as this Lease is. Whoever
-  // opens it is no holder: nobody is told of a revoke, and the fence takes the memory as from all others. The path and
+  // opens it is no holder, but has a revoke's grace: meanwhile the file's modification time is its end. The path and
   // the right end with the lease, with a transfer, and where the memory is a device, with a resize.
   // Errors    unsupported        a movable lease; a connection without memory; a file system without access lists
   //           permission_denied  another user, and this one is no administrator; a folder on the way is closed
