@@ -91,3 +91,31 @@ TEST_CASE("JoinedKvSpace: who finds another one's mark in a member changes nothi
   grows.join();
   CHECK(space->members().size() == 2);
 }
+
+TEST_CASE(
+    "JoinedKvSpace: a member that missed a change has the newer list once somebody with a part of it looks") {
+  JoinedScene scene;
+  scene.grow_to(2);
+  scene.at("b").opens = false;
+  {
+    const auto space = scene.attach();
+    scene.add("c");
+    REQUIRE(space->grow("c").ok());
+  }
+  scene.at("b").opens = true;
+  const auto listed_in_b = [&] {
+    scene.at("a").opens = scene.at("c").opens = false;
+    const size_t listed = scene.attach("b")->members().size();
+    scene.at("a").opens = scene.at("c").opens = true;
+    return listed;
+  };
+  CHECK(listed_in_b() == 2);
+  const auto keeps = scene.attach("b");
+  CHECK(keeps->members().size() == 3);  // "a" knows more
+  REQUIRE(put_keys(*keeps, scene.name_space, 100) == 100);
+  CHECK(eventually([&] {
+    keeps->look();
+    keeps->tend();
+    return listed_in_b() == 3;
+  }));
+}
