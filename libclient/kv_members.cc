@@ -6,12 +6,15 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
+#include <string>
+#include <system_error>
 
-#include "core/base/unique_fd.h"
 #include "core/os/persist.h"
 #include "terrace/mapping.h"
 #include "terrace/session.h"
@@ -20,6 +23,15 @@ namespace terrace {
 namespace {
 
 constexpr const char* where_opened = "KvOpenMember";
+
+// As the kernel says it, in 5.1 and later by its bus, before by a class of that name.
+bool is_dax_device(const struct stat& status) {
+  if (!S_ISCHR(status.st_mode)) return false;
+  const std::string link = "/sys/dev/char/" + std::to_string(major(status.st_rdev)) + ":" +
+                           std::to_string(minor(status.st_rdev)) + "/subsystem";
+  std::error_code failed;
+  return std::filesystem::read_symlink(link, failed).filename() == "dax" && !failed;
+}
 
 Result<KvMemberMemory> open_lease(Session& session, const std::string& where) {
   uint64_t id = 0;
@@ -54,15 +66,21 @@ std::string kv_where_of_lease(Lease& lease) {
   return info.ok() && !info->label.empty() ? info->label : std::to_string(lease.id().value);
 }
 
-Result<KvMemberMemory> open_kv_member_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) return os_error(errno, where_opened, "cannot open " + path);
+Result<UniqueFd> open_kv_memory(const std::string& path) {
+  const UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!place.valid()) return os_error(errno, where_opened, "cannot open " + path);
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return os_error(errno, where_opened, "cannot look at " + path);
-  if ((!S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) ||
-      (S_ISREG(status.st_mode) && status.st_size == 0))
+  if (::fstat(place.get(), &status) != 0) return os_error(errno, where_opened, "cannot look at " + path);
+  if (!S_ISREG(status.st_mode) && !is_dax_device(status))
     return Error{ErrorCode::invalid_argument, 0, where_opened,
-                 path + " is neither a file with bytes nor a dax device; give memory that can be mapped"};
+                 path + " is neither a file nor a dax device; give memory that can be mapped"};
+  UniqueFd opened(::open(("/proc/self/fd/" + std::to_string(place.get())).c_str(), O_RDWR | O_CLOEXEC));
+  if (!opened.valid()) return os_error(errno, where_opened, "cannot open " + path);
+  return opened;
+}
+
+Result<KvMemberMemory> open_kv_member_file(const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(const UniqueFd file, open_kv_memory(path));
   TERRACE_ASSIGN_OR_RETURN(os::FileMap map, os::FileMap::map(file.get()));
   const auto kept = std::make_shared<os::FileMap>(std::move(map));
   KvMemberMemory memory{.bytes = kept->bytes(), .keep = kept};

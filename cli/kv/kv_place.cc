@@ -79,13 +79,15 @@ Status KvPlace::open_lease(const Context& context, const char* verb) {
 }
 
 Status KvPlace::open_path(const char* verb) {
-  file_.reset(::open(where_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!file_.valid()) {
-    const int code = errno;
-    return os_error(code, verb,
-                    "cannot open " + where_ +
-                        (code == ENOENT ? "; 'terrace kv format " + where_ + " --bytes SIZE' makes it" : ""));
+  Result<UniqueFd> opened = open_kv_memory(where_);
+  if (!opened.ok()) {
+    Error error = std::move(opened).error();
+    error.where = verb;
+    if (error.code == ErrorCode::not_found)
+      error.detail += "; 'terrace kv format " + where_ + " --bytes SIZE' makes it";
+    return error;
   }
+  file_ = std::move(opened).value();
   return map_file(verb);
 }
 
@@ -94,9 +96,6 @@ Status KvPlace::map_file(const char* verb) {
   called_ = std::filesystem::absolute(where_).lexically_normal().string();
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) return os_error(errno, verb, "cannot look at " + where_);
-  if (!S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode))
-    return kv_place_error(ErrorCode::invalid_argument, verb,
-                          where_ + " is neither a file nor a dax device; give memory that can be mapped");
   if (S_ISREG(status.st_mode) && status.st_size == 0)
     return kv_place_error(ErrorCode::invalid_argument, verb,
                           where_ + " is empty: an empty file has no memory, nor has a lease's that is fenced");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands about the connection and the server, as far as clients ask for them before they do anything else.
+#include <utility>
+
 #include "cli/kv/serve/commands.h"
 #include "core/base/kernel_clock.h"
 
@@ -22,7 +24,8 @@ constexpr std::string_view no_client_name =
 
 struct HelloWords {
   bool resp3 = false;
-  std::optional<std::string_view> name = std::nullopt;
+  bool names_itself = false;
+  std::string name = {};
 };
 
 // VERSION [AUTH user password] [SETNAME name], or nothing. false: they are wrong, which `replies` say.
@@ -43,6 +46,7 @@ bool parse_hello(Commands::Arguments words, HelloWords& hello, Replies& replies)
       at += 3;
     } else if (same_word(words[at], "setname") && left >= 2) {
       if (!is_name(words[at + 1])) return refuse(no_client_name);
+      hello.names_itself = true;
       hello.name = words[at + 1];
       at += 2;
     } else {
@@ -116,7 +120,7 @@ Progress Commands::hello(Call& call) {
   HelloWords words{.resp3 = call.client.resp3};
   if (!parse_hello(call.arguments.subspan(1), words, call.replies)) return Progress::done;
   call.client.resp3 = words.resp3;
-  if (words.name) call.client.name = *words.name;
+  if (words.names_itself) call.client.name = std::move(words.name);
   Replies& replies = call.replies;
   replies.set_resp3(words.resp3);
   replies.map(7);

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/unique_fd.h"
 #include "terrace/kv_space.h"
 
 namespace terrace {
@@ -46,6 +47,9 @@ KvOpenMember kv_members_by_session(std::shared_ptr<class Session> session);
 // A file or a dax device by its path; a lease that is attached. Errors: as Mapping::map; invalid_argument: memory that
 // cannot have several holders
 Result<KvMemberMemory> open_kv_member_file(const std::string& path);
+// To read and write. A path in a list of members is other holders' word: what is neither a file nor a dax device is not
+// opened at all, as there are devices that act when they are. Errors: of the system; invalid_argument
+Result<UniqueFd> open_kv_memory(const std::string& path);
 Result<KvMemberMemory> kv_member_of_lease(std::shared_ptr<class Lease> lease);
 // What the list of members calls it: its label, or its id.
 std::string kv_where_of_lease(class Lease& lease);

@@ -353,6 +353,8 @@ static void members_come_and_go(void) {
   MUST(put_text(kv, NULL, "k", "v"));
   MUST(terrace_kv_grow(kv, second_path));
   CHECK_FAILS(terrace_kv_grow(kv, "a-lease"), TERRACE_UNAVAILABLE, "no session");
+  CHECK_FAILS(terrace_kv_grow(kv, "/dev/null"), TERRACE_INVALID_ARGUMENT, "neither a file nor a dax device");
+  CHECK_FAILS(terrace_kv_grow(kv, "/nowhere/at-all"), TERRACE_NOT_FOUND, "/nowhere/at-all");
   CHECK_FAILS(terrace_kv_grow(kv, NULL), TERRACE_INVALID_ARGUMENT, "member is NULL");
   struct terrace_kv_stat stat = {.size = sizeof stat};
   MUST(terrace_kv_get_stat(kv, &stat));
