@@ -126,12 +126,13 @@ TEST_CASE("Revocation: the holder is told first, then fenced, and its memory is 
   revoke.setReason("maintenance");
   CHECK(t.call(revoke).getInfo().getPhase() == terrace::rpc::LeasePhase::REVOKING);
   t.pump(5);
-  REQUIRE(t.notices.size() == 1);
+  REQUIRE_FALSE(t.notices.empty());  // on a slow machine the grace may be over already
   CHECK_FALSE(t.notices[0].fenced);
   CHECK(t.notices[0].reason == "maintenance");
-  t.pump(100);
+  for (int turns = 0; turns < 1000 && t.notices.size() < 2; ++turns) t.pump(10);
   REQUIRE(t.notices.size() == 2);
   CHECK(t.notices[1].fenced);
+  t.pump(100);
   CHECK(t.call(operator_.leasesRequest()).getLeases().size() == 0);
   CHECK(t.call(operator_.poolsRequest()).getPools()[0].getFreeBytes() == 128 * mib);
   CHECK(t.call(operator_.checkRequest()).getProblems().size() == 0);
