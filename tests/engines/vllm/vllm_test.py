@@ -198,7 +198,9 @@ class Loss(Base):
                    "the metric says so")
         make_space(self.service, label="lost")  # another lease of that name
         wait_until(lambda: "there is a KV space of lease 'lost' again" in engine.said(), PATIENCE_S, "the tier attaches again")
+        engine.ask("forget")  # what it computed meanwhile: it stores what it computes
         self.check(engine, prompts[:2])
+        engine.ask("settle")
         engine.ask("forget")
         self.assertEqual(self.check(engine, [prompts[0], prompts[1]]), [PREFIX + 64] * 2)
         wait_until(lambda: engine.generate([prompt("up", 40)]) and engine.ask("metrics")["vllm:kv_offload_terrace_up"] == 1, PATIENCE_S,
