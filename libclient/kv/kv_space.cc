@@ -92,6 +92,19 @@ Result<std::unique_ptr<MemberKvSpace>> attach_member(std::span<std::byte> memory
   });
 }
 
+Result<uint64_t> prefix_by_exists(KvSpace& space, const KvNamespace& name_space,
+                                  std::span<const std::string_view> keys) {
+  constexpr size_t step = 64;
+  bool found[step];
+  for (size_t from = 0; from < keys.size(); from += step) {
+    const size_t count = std::min(step, keys.size() - from);
+    TERRACE_RETURN_IF_ERROR(space.exists(name_space, keys.subspan(from, count), std::span(found, count)));
+    for (size_t index = 0; index < count; ++index)
+      if (!found[index]) return from + index;
+  }
+  return keys.size();
+}
+
 Result<uint64_t> data_bytes_of(std::span<std::byte> memory) {
   return coherence::unless_lost("KvSpace", memory, [&]() -> Result<uint64_t> {
     TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry,

@@ -56,7 +56,9 @@ class KvSpaceOf final : public KvSpaceBase {
 
   Status exists(const KvNamespace& name_space, std::span<const std::string_view> keys,
                 std::span<bool> found) override;
-  Result<uint64_t> prefix(const KvNamespace& name_space, std::span<const std::string_view> keys) override;
+  Result<uint64_t> prefix(const KvNamespace& name_space, std::span<const std::string_view> keys) override {
+    return prefix_by_exists(*this, name_space, keys);
+  }
   Result<uint64_t> get(const KvNamespace& name_space, const KvGet& get) override;
   std::vector<Result<uint64_t>> get_many(const KvNamespace& name_space, std::span<const KvGet> gets) override;
   Result<uint64_t> length(const KvNamespace& name_space, std::string_view key) override;
@@ -418,20 +420,6 @@ Status KvSpaceOf<Memory>::exists_here(const KvNamespace& name_space, std::span<c
     }
   }
   return {};
-}
-
-template <typename Memory>
-Result<uint64_t> KvSpaceOf<Memory>::prefix(const KvNamespace& name_space,
-                                           std::span<const std::string_view> keys) {
-  constexpr size_t step = 64;
-  bool found[step];
-  for (size_t from = 0; from < keys.size(); from += step) {
-    const size_t count = std::min(step, keys.size() - from);
-    TERRACE_RETURN_IF_ERROR(exists(name_space, keys.subspan(from, count), std::span(found, count)));
-    for (size_t index = 0; index < count; ++index)
-      if (!found[index]) return from + index;
-  }
-  return keys.size();
 }
 
 template <typename Memory>

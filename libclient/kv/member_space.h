@@ -44,6 +44,10 @@ class MemberKvSpace : public KvSpace {
   virtual Status put_copy(const kv::Names& said, const kv::Block& of, std::span<const std::byte> bytes) = 0;
 };
 
+// KvSpace::prefix() by its exists(), so many keys at a time that a short prefix costs little.
+Result<uint64_t> prefix_by_exists(KvSpace& space, const KvNamespace& name_space,
+                                  std::span<const std::string_view> keys);
+
 // As KvSpace::attach.
 Result<std::unique_ptr<MemberKvSpace>> attach_member(std::span<std::byte> memory, KvAttachOptions options);
 // Of the space that is in this memory. Errors: as KvSpace::attach

@@ -107,8 +107,8 @@ std::optional<MoveReport> RangeMover::move_run(RangeState& range, uint32_t first
   return report;
 }
 
-// The next run of neighbours of the batch. Returns how many granules moved; those that could not are passed
-// over.
+// The next run of neighbours of the batch; those that cannot move are passed over.
+// Returns how many granules moved.
 uint32_t RangeMover::move_next(RangeState& range, Batch& batch, Residency to, uint32_t granules_max) {
   while (!batch.empty()) {
     const uint32_t first = batch.granules[batch.next];

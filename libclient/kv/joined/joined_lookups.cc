@@ -128,18 +128,6 @@ Status JoinedSpace::exists_in(const MemberSet& set, const KvNamespace& name_spac
   return {};
 }
 
-Result<uint64_t> JoinedSpace::prefix(const KvNamespace& name_space, std::span<const std::string_view> keys) {
-  constexpr size_t step = 64;
-  bool found[step];
-  for (size_t from = 0; from < keys.size(); from += step) {
-    const size_t count = std::min(step, keys.size() - from);
-    TERRACE_RETURN_IF_ERROR(exists(name_space, keys.subspan(from, count), std::span(found, count)));
-    for (size_t index = 0; index < count; ++index)
-      if (!found[index]) return from + index;
-  }
-  return keys.size();
-}
-
 // As exists_in(). With a spill one after the other: a member that has none would fetch it.
 std::vector<Result<uint64_t>> JoinedSpace::get_many(const KvNamespace& name_space,
                                                     std::span<const KvGet> gets) {

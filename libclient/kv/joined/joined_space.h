@@ -34,7 +34,9 @@ class JoinedSpace final : public JoinedKvSpace {
 
   Status exists(const KvNamespace& name_space, std::span<const std::string_view> keys,
                 std::span<bool> found) override;
-  Result<uint64_t> prefix(const KvNamespace& name_space, std::span<const std::string_view> keys) override;
+  Result<uint64_t> prefix(const KvNamespace& name_space, std::span<const std::string_view> keys) override {
+    return prefix_by_exists(*this, name_space, keys);
+  }
   Result<uint64_t> get(const KvNamespace& name_space, const KvGet& get) override;
   std::vector<Result<uint64_t>> get_many(const KvNamespace& name_space, std::span<const KvGet> gets) override;
   Result<uint64_t> length(const KvNamespace& name_space, std::string_view key) override;
