@@ -100,8 +100,8 @@ def crash_at_unplug(programs, point, hit, _seed, _workload):
     with service(programs, point) as harness:
         journal = prepare(harness, programs)
         harness.create_pool("q", ["c"])
-        for _ in range(3):
-            journal.add("revoking", leave(harness, programs, journal, "--persistent", pool="q"))
+        for more in ((), (), ("--on-fence-kill",)):
+            journal.add("revoking", leave(harness, programs, journal, "--persistent", *more, pool="q"))
         mark = pathlib.Path(harness.cli("status").json["server"]["object_directory"], "c.unplugged")
         harness.kill()
         harness.start()  # folds what was before, so that the passes below are of the device's end

@@ -32,7 +32,7 @@ constexpr std::byte fill{0xa5};
 
 struct Options {
   std::string socket, pool, tenant, label, size = "64M", ttl = "60s";
-  bool expect_zeros = false, leave = false, persistent = false, movable = false;
+  bool expect_zeros = false, leave = false, persistent = false, movable = false, on_fence_kill = false;
   uint64_t verify = 0;
 };
 
@@ -126,6 +126,7 @@ int start(const Options& options) {
   request.ttl_ns = options.persistent ? 0 : *ttl_ns;
   request.persistent = options.persistent;
   request.movable = options.movable;
+  if (options.on_fence_kill) request.on_fence = OnFence::kill;
   request.label = options.label;
   request.detached = options.leave;
   Result<std::shared_ptr<Lease>> granted = (*session)->grant(request);
@@ -172,6 +173,7 @@ int main(int argc, char** argv) {
   app.add_option("--verify", options.verify, "the ID of a lease that --leave stamped");
   app.add_flag("--persistent", options.persistent);
   app.add_flag("--movable", options.movable);
+  app.add_flag("--on-fence-kill", options.on_fence_kill, "holders are ended before the memory is taken");
   CLI11_PARSE(app, argc, argv);
   return terrace::test::start(options);
 }
