@@ -367,6 +367,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   KJ_DEFER(agents.end());
   std::set<std::string> objects;
   for (const auto& [id, lease] : engine.state().leases()) objects.insert(lease.object);
+  for (const auto& [id, view] : engine.state().views()) objects.insert(view.object);
   consents.keep_only(objects);
   service.set_consents(&consents);
   service.set_tracer(tracer);

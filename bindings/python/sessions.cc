@@ -92,7 +92,7 @@ py::list to_python(const std::vector<Info>& infos);
 py::object to_python(const LeaseInfo& info) {
   const auto& [id, epoch, pool, tenant, host, label, object, reason, phase, tier, isolation, bytes, ttl_ns,
                expires_in_ns, granule_bytes, object_bytes, huge_pages, mode, extents, usage, usage_age_ns,
-               cause, movable, holders, figures, coherence, owners, offered_to, on_fence] = info;
+               cause, movable, holders, figures, coherence, owners, offered_to, on_fence, further_hosts] = info;
   return named(
       "LeaseInfo",
       py::dict(py::arg("id") = id.value, py::arg("epoch") = epoch.value, py::arg("pool") = pool,
@@ -108,7 +108,8 @@ py::object to_python(const LeaseInfo& info) {
                py::arg("usage_age_ns") = usage_age_ns, py::arg("cause") = std::string(lease_cause_name(cause)),
                py::arg("coherence") = std::string(memory_coherence_name(coherence)),
                py::arg("owners") = to_python(owners), py::arg("offered_to") = offered_to,
-               py::arg("on_fence") = std::string(on_fence_name(on_fence))));
+               py::arg("on_fence") = std::string(on_fence_name(on_fence)),
+               py::arg("further_hosts") = further_hosts));
 }
 
 py::object to_python(const PoolInfo& info) {

@@ -222,6 +222,7 @@ std::string lease_block(const LeaseStatus& lease) {
   if (lease->getOnFence() == rpc::OnFence::KILL)
     fields.emplace_back("on fence", "kill: each holder agreed to be ended before the memory is taken");
   if (lease->getAgent().size() != 0) fields.emplace_back("agent", str(lease->getAgent()));
+  for (const capnp::Text::Reader host : lease->getFurtherHosts()) fields.emplace_back("also on", str(host));
   fields.emplace_back("occupied", describe_object_size(lease));
   fields.emplace_back("attached", count_text(lease->getHolders(), "session"));
   if (lease->getOfferedTo().size() != 0)

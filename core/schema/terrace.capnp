@@ -161,6 +161,7 @@ struct LeaseInfo {
   measured @28 :Bool $Json.hidden; # objectBytes was looked at: the call was about this lease
   offeredTo @29 :Text $Json.nullable; # the tenant whose acceptance makes it that one's; empty: none
   onFence @30 :OnFence;
+  furtherHosts @31 :List(Text); # that have it attached as well, besides the one of `agent`: it has a memory object on each
 }
 
 struct DeviceInfo {

@@ -161,6 +161,20 @@ struct Writer {
     if (lease != nullptr && lease->phase == LeasePhase::quarantined)
       add_lease("quarantine", *lease, lease->reason);
   }
+  void operator()(const OpenView& c) {
+    const LeaseRow* lease = state.find_lease(c.lease);
+    if (lease != nullptr && !step.delta.views.empty())
+      add_lease("attach on host", *lease, c.agent.empty() ? "the manager's own" : c.agent);
+  }
+  void operator()(const ViewClosed& c) {
+    if (const LeaseRow* lease = state.find_lease(lease_of(c.view));
+        lease != nullptr && !step.delta.views.empty())
+      add_lease("detach from host", *lease, c.object);
+  }
+  void operator()(const LoseObject& c) {
+    const LeaseRow* lease = state.find_lease(c.lease);
+    if (lease != nullptr && !step.delta.empty()) add_lease("lose object", *lease, c.object + ": " + c.reason);
+  }
   // No line: steps whose end has one, and calls that holders make all the time. A new command must be named here
   // or above.
   void operator()(const Grant&) {}  // CarveFinished
@@ -173,6 +187,7 @@ struct Writer {
   void operator()(const ClaimPart&) {}
   void operator()(const ReleasePart&) {}
   void operator()(const ResumeAfterGap&) {}
+  void operator()(const ViewOpened&) {}
 };
 
 std::string actor_text(const Actor& actor) {

@@ -65,6 +65,10 @@ void Engine::perform(Effect effect) {
           finish_change(lease, ResizeFinished{lease, std::move(status), clock_.now_ns()});
         },
         resize->object, std::max(resize->from_bytes, resize->to_bytes), false, share_of(resize->lease));
+  } else if (auto* shown = std::get_if<ShowObject>(&effect)) {
+    show(*shown);
+  } else if (auto* hidden = std::get_if<HideObject>(&effect)) {
+    hide(*hidden);
   } else if (auto* rebind = std::get_if<RebindObject>(&effect)) {
     end_holders(rebind->lease, rebind->from, [this, e = *rebind](Status ended) {
       if (ended.ok())
@@ -227,18 +231,38 @@ void Engine::rebind(const RebindObject& effect) {
       object_host(effect.from).empty() ? effect.to : effect.from, UINT64_MAX, false);
 }
 
+// Of a lease on several hosts: each of its objects, all at once; `fenced` when the last one is.
+struct Engine::FenceOfMany {
+  size_t left = 0;
+  Status first = {};  // what failed
+};
+
 void Engine::fence(const FenceObject& effect) {
   // Before anything that waits: others' carves must not give a fenced holder more time.
   const LeaseRow* lease = state_->find_lease(effect.lease);
   const std::pair<uint64_t, LeaseId> begun(clock_.now_ns(), effect.lease);
   facts_.fences.insert(begun);
   if (lease != nullptr) ++times_.leases_ended[lease->cause];
-  end_holders(effect.lease, effect.object, [this, effect, begun](Status ended) {
+  const auto many = std::make_shared<FenceOfMany>(FenceOfMany{.left = 1 + effect.views.size()});
+  const std::function<void(Status)> done = [this, effect, begun, many](Status status) {
+    if (!status.ok() && many->first.ok()) many->first = std::move(status);
+    if (--many->left == 0) fenced(effect, begun, std::move(many->first));
+  };
+  end_holders(effect.lease, effect.object, [this, effect, done](Status ended) {
     if (ended.ok())
-      fence_object(effect, begun);
+      fence_object(effect, done);
     else
-      fenced(effect, begun, std::move(ended));
+      done(std::move(ended));
   });
+  for (const std::string& view : effect.views) {
+    end_holders(effect.lease, view,
+                [this, lease = effect.lease, view, extents = effect.extents, done](Status ended) {
+                  if (ended.ok())
+                    hide(lease, view, extents, done);
+                  else
+                    done(std::move(ended));
+                });
+  }
 }
 
 void Engine::fenced(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun, Status status) {
@@ -254,13 +278,103 @@ void Engine::fenced(const FenceObject& effect, std::pair<uint64_t, LeaseId> begu
   fence_took_ns_ = 0;
 }
 
-void Engine::fence_object(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun) {
+void Engine::fence_object(const FenceObject& effect, const std::function<void(Status)>& done) {
   const LeaseRow* lease = state_->find_lease(effect.lease);
-  run_backend([this, object = effect.object]() -> Status { return backend_.fence(object); },
-              [this, effect, begun](Status status) { fenced(effect, begun, std::move(status)); }, effect.object,
+  run_backend([this, object = effect.object]() -> Status { return backend_.fence(object); }, done,
+              effect.object,
               // What is being handed over is fenced behind that work, on the same worker.
               lease == nullptr || !lease->next_object.empty() ? UINT64_MAX : lease->bytes,
               lease == nullptr || lease->next_object.empty());
+}
+
+// --- views ------------------------------------------------------------------------------------------
+
+// Not run_backend's: what is tried again must still be wanted, or the object would come about after its lease was fenced.
+void Engine::show(const ShowObject& effect) {
+  if (!state_->opening(effect.id, effect.view))
+    return shown(effect, Error{.code = ErrorCode::lease_revoked,
+                               .where = "attach",
+                               .detail = "lease " + std::to_string(effect.lease.value) + " ended meanwhile"});
+  ++backend_jobs_;
+  tasks_.add(worker_of(effect.view, false)
+                 .run(
+                     [this, effect]() -> Status {
+                       SharedByHosts* shared = backend_.shared_by_hosts();
+                       if (shared != nullptr)
+                         return shared->show(effect.view, effect.object, effect.bytes, effect.extents);
+                       return Error{
+                           .code = ErrorCode::unsupported, .where = "attach", .detail = "one machine's alone"};
+                     },
+                     false, share_of(effect.lease))
+                 .then([this, effect](Status status) {
+                   --backend_jobs_;
+                   if (refusing_) return;
+                   if (!passing_failure(status)) return shown(effect, std::move(status));
+                   log::write(log::Level::debug, "trying again in a second: {}", status.error().to_string());
+                   tasks_.add(
+                       timer_.afterDelay(1 * kj::SECONDS).then([this, effect, recoveries = recoveries_begun_] {
+                         if (!refusing_ && recoveries == recoveries_begun_) show(effect);
+                       }));
+                 }));
+}
+
+void Engine::shown(const ShowObject& effect, Status status) {
+  if (!status.ok())
+    log::warn("lease {} is not attached on a further host: {}", effect.lease.value, status.error().to_string());
+  apply(ViewOpened{effect.id, effect.view, status, clock_.now_ns()}, nullptr);
+  std::vector<kj::Own<kj::PromiseFulfiller<Status>>> waiting = std::move(opening_[effect.view]);
+  opening_.erase(effect.view);
+  for (auto& one : waiting) one->fulfill(kj::cp(status));
+}
+
+kj::Promise<Status> Engine::view_opened(const ViewRow& view) {
+  if (refusing_) return Status(refusal_);
+  if (!state_->opening(view.id, view.object)) return Status();  // whoever asks looks at what came of it
+  auto pair = kj::newPromiseAndFulfiller<Status>();
+  opening_[view.object].push_back(kj::mv(pair.fulfiller));
+  return kj::mv(pair.promise);
+}
+
+// Holders are shut out at once; the rest is behind what the worker does: what is being made just then is hidden once it is
+// made. Jobs of one share keep their order, so it is that of show(). Not beside each other: to write back takes a device over
+// the same range.
+void Engine::hide(LeaseId lease, const std::string& view, const std::vector<Extent>& extents,
+                  const std::function<void(Status)>& done) {
+  const auto hidden = [this, view, done](Status status) {
+    if (status.ok() && ender_ != nullptr) ender_->forget(view);
+    done(std::move(status));
+  };
+  const auto remove = [this, view, extents]() -> Status {
+    SharedByHosts* shared = backend_.shared_by_hosts();
+    return shared == nullptr ? Status() : shared->hide(view, extents);
+  };
+  run_backend([this, view]() -> Status { return backend_.fence(view); },
+              [this, lease, view, remove, hidden](Status) {
+                run_backend(remove, hidden, view, UINT64_MAX, false, share_of(lease));
+              },
+              view, UINT64_MAX, true);
+}
+
+void Engine::hide(const HideObject& effect) {
+  const LeaseId lease = lease_of(effect.id);
+  end_holders(lease, effect.view, [this, effect](Status ended) {
+    if (!ended.ok()) return hide_later(effect, ended);
+    hide(lease_of(effect.id), effect.view, effect.extents, [this, effect](Status status) {
+      if (!status.ok()) return hide_later(effect, status);
+      apply(ViewClosed{effect.id, effect.view, clock_.now_ns()}, nullptr);
+    });
+  });
+}
+
+void Engine::hide_later(const HideObject& effect, const Status& why) {
+  log::error("lease {}: its object {} could not be removed, and is tried again: {}", lease_of(effect.id).value,
+             effect.view, why.error().to_string());
+  tasks_.add(timer_.afterDelay(5 * kj::SECONDS).then([this, effect, recoveries = recoveries_begun_] {
+    if (refusing_ || recoveries != recoveries_begun_) return;
+    const auto view = state_->views().find(effect.id);
+    if (view != state_->views().end() && view->second.object == effect.view && view->second.closing)
+      hide(effect);
+  }));
 }
 
 void Engine::notify(const NotifyHolders& told) {

@@ -251,6 +251,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool is_moving(LeaseId lease) const { return moving_.contains(lease); }
   // Somebody was given the lease's memory. A move of the manager's that is under way comes to nothing: what is stored
   // behind its copy would be lost.
+  // Ends when that view's object was made, or not: at once where nothing is being made.
+  kj::Promise<Status> view_opened(const ViewRow& view);
   void was_taken(LeaseId lease) {
     if (const auto move = moving_.find(lease); move != moving_.end()) move->second = true;
   }
@@ -377,7 +379,14 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void finish_change(LeaseId lease, Command finished);
   void notify(const NotifyHolders& effect);
   void fence(const FenceObject& effect);
-  void fence_object(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun);
+  void fence_object(const FenceObject& effect, const std::function<void(Status)>& done);
+  struct FenceOfMany;
+  void show(const ShowObject& effect);
+  void shown(const ShowObject& effect, Status status);
+  void hide(const HideObject& effect);
+  void hide(LeaseId lease, const std::string& view, const std::vector<Extent>& extents,
+            const std::function<void(Status)>& done);
+  void hide_later(const HideObject& effect, const Status& why);
   void fenced(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun, Status status);
   void rebind(const RebindObject& effect);
   // Runs `work` where it is cheapest: here when it is quick, else on a worker; then `finished(status)` here.
@@ -474,6 +483,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::unordered_map<uint64_t, TraceContext>
       ended_by_;  // leases under way to their end -> the call that ended them
   std::shared_ptr<Tracer> tracer_;
+  std::map<std::string, std::vector<kj::Own<kj::PromiseFulfiller<Status>>>>
+      opening_;                                              // who waits for a view to be made
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it
   std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;  // lease -> when its holder was asked
   std::unordered_map<uint64_t, uint64_t> unheld_since_ns_;   // leases that should move, by housekeeping's looks

@@ -84,12 +84,18 @@ void Engine::look_at_unended() {
     }
     const LeaseId id = *at++;
     if (lease->phase != LeasePhase::quarantined || !looking_at_unended_.insert(id).second) continue;
-    tasks_.add(ask_to_end(lease->object).then([this, id](HoldersEnded ended) {
+    const std::vector<ViewRow> views = state_->views_of(id);
+    auto asked = kj::heapArrayBuilder<kj::Promise<HoldersEnded>>(1 + views.size());
+    asked.add(ask_to_end(lease->object));
+    for (const ViewRow& view : views) asked.add(ask_to_end(view.object));
+    tasks_.add(kj::joinPromises(asked.finish()).then([this, id](kj::Array<HoldersEnded> answers) {
       looking_at_unended_.erase(id);
       const LeaseRow* now = state_->find_lease(id);
-      if (refusing_ || !ended.status.ok() || now == nullptr || now->phase != LeasePhase::quarantined) return;
+      if (refusing_ || now == nullptr || now->phase != LeasePhase::quarantined) return;
+      for (const HoldersEnded& each : answers)
+        if (!each.status.ok()) return;
       unended_.erase(id);
-      tell_ended(id, ended.ended);
+      for (const HoldersEnded& each : answers) tell_ended(id, each.ended);
       log::info("lease {}: its holders have ended; it is fenced", id.value);
       apply(Release{id, "", clock_.now_ns()}, nullptr);
     }));

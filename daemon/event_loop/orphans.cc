@@ -44,6 +44,7 @@ void Engine::keep_orphans(Loaded& loaded) const {
   loaded.older_copy = image.meta.restored;
   std::set<std::string> known;
   for (const LeaseRow& lease : image.leases) known.insert({lease.object, lease.next_object});
+  for (const ViewRow& view : image.views) known.insert(view.object);
   std::vector<const ObservedObject*> orphans;
   for (const ObservedObject& object : loaded.objects) {
     // One without bytes was fenced. Other hosts' objects are looked at when their agents register.

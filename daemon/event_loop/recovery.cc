@@ -310,6 +310,8 @@ void Engine::begin_recovery(const Error& cause) {
   carving_.clear();
   for (auto& change : changing_) change.second->fulfill(Result<Reply>(refusal_));
   changing_.clear();
+  for (auto& [id, waiting] : std::exchange(opening_, {}))
+    for (auto& one : waiting) one->fulfill(Status(refusal_));
   actors_.clear();
   ended_by_.clear();
   asked_to_move_ns_.clear();

@@ -45,6 +45,12 @@ std::vector<Finding> check_mappings(const Image& image, const std::vector<LiveMa
     by_object[lease.object] = &lease;
     if (!lease.next_object.empty()) by_object[lease.next_object] = &lease;
   }
+  std::unordered_map<LeaseId, const LeaseRow*> by_id;
+  if (!image.views.empty())
+    for (const LeaseRow& lease : image.leases) by_id[lease.id] = &lease;
+  for (const ViewRow& view : image.views)
+    if (const auto lease = by_id.find(lease_of(view.id)); lease != by_id.end())
+      by_object[view.object] = lease->second;
   std::map<std::pair<pid_t, std::string>, Group> groups;
   std::map<pid_t, const LiveMapping*> processes;
   for (const LiveMapping& mapping : mappings) {

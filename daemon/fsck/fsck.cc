@@ -114,6 +114,7 @@ void check_orphans(const Image& image, const std::vector<ObservedObject>& object
     known.insert(lease.object);
     if (!lease.next_object.empty()) known.insert(lease.next_object);
   }
+  for (const ViewRow& view : image.views) known.insert(view.object);
   for (const ObservedObject& object : objects) {
     if (known.contains(object.name)) continue;
     if (object.handed_out && object.bytes != 0) {

@@ -71,6 +71,11 @@ std::vector<WireObject> AgentPeer::assigned() const {
       if (object_host(object) == host_)
         objects.push_back({std::string(object_on_host(object)), lease.bytes, wire_extents(lease.extents)});
   }
+  for (const auto& [id, view] : agents_.service_->engine().state().views()) {
+    const LeaseRow* lease = agents_.service_->engine().state().find_lease(lease_of(id));
+    if (lease != nullptr && object_host(view.object) == host_)
+      objects.push_back({std::string(object_on_host(view.object)), lease->bytes, wire_extents(lease->extents)});
+  }
   return objects;
 }
 

@@ -60,6 +60,8 @@ void Agents::begin(Service& service) {
     for (const std::string& object : {lease.object, lease.next_object})
       if (!object_host(object).empty()) host(std::string(object_host(object)));
   }
+  for (const auto& [id, view] : service.engine().state().views())
+    if (!object_host(view.object).empty()) host(std::string(object_host(view.object)));
   for (const std::string& name : hosts_file_.known()) {
     unsettled_.insert(name);
     host(name);
@@ -128,11 +130,33 @@ void Agents::end_live_leases(const std::string& name, const std::string& reason)
     if (usable && StateMachine::agent_of(lease) == name) live.push_back(id);
   }
   for (const LeaseId id : live) end_lease(id, reason);
+  end_views(name, reason);
 }
 
-void Agents::end_lease(LeaseId lease, const std::string& reason) {
-  log::warn("lease {} ends: {}", lease.value, reason);
-  service_->submit_unasked(Revoke{lease, reason, 0, now_ns()}, Actor{});
+// What is attached on several hosts goes on where it still is.
+void Agents::end_lease(LeaseId id, const std::string& reason) {
+  const StateMachine& state = service_->engine().state();
+  const LeaseRow* lease = state.find_lease(id);
+  if (lease != nullptr && !state.views_of(id).empty()) {
+    log::warn("lease {} loses its memory object {}: {}", id.value, lease->object, reason);
+    service_->submit_unasked(LoseObject{id, lease->object, reason, now_ns()}, Actor{});
+    return;
+  }
+  log::warn("lease {} ends: {}", id.value, reason);
+  service_->submit_unasked(Revoke{id, reason, 0, now_ns()}, Actor{});
+}
+
+void Agents::end_view(const ViewRow& view, const std::string& reason) {
+  log::warn("lease {} is not attached on host {} any more: {}", lease_of(view.id).value,
+            object_host(view.object), reason);
+  service_->submit_unasked(LoseObject{lease_of(view.id), view.object, reason, now_ns()}, Actor{});
+}
+
+void Agents::end_views(const std::string& name, const std::string& reason) {
+  std::vector<ViewRow> open;
+  for (const auto& [id, view] : service_->engine().state().views())
+    if (!view.closing && object_host(view.object) == name) open.push_back(view);
+  for (const ViewRow& view : open) end_view(view, reason);
 }
 
 std::string Agents::describe_absence(const std::string& name, Host& known) const {
@@ -148,6 +172,7 @@ uint64_t Agents::leases_on(const std::string& name) const {
   uint64_t count = 0;
   for (const auto& [id, lease] : service_->engine().state().leases())
     count += StateMachine::agent_of(lease) == name;
+  for (const auto& [id, view] : service_->engine().state().views()) count += object_host(view.object) == name;
   return count;
 }
 
@@ -247,6 +272,18 @@ Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, cons
   return std::optional<std::string>(to_host);
 }
 
+std::vector<std::string> Agents::unproved(const std::string& name, const LeaseRow& lease) const {
+  std::vector<std::string> serials;
+  if (name.empty()) return serials;
+  for (const Extent& extent : lease.extents) {
+    const DeviceRow* device = service_->engine().state().find_device(extent.device);
+    if (device != nullptr && !has_proved(name, device->serial) &&
+        std::find(serials.begin(), serials.end(), device->serial) == serials.end())
+      serials.push_back(device->serial);
+  }
+  return serials;
+}
+
 std::vector<HostStatus> Agents::list() const {
   std::vector<HostStatus> all = states();
   std::map<std::string_view, HostStatus*> by_name;
@@ -256,6 +293,13 @@ std::vector<HostStatus> Agents::list() const {
     if (at == by_name.end()) continue;
     ++at->second->leases;
     at->second->bytes += lease.bytes;
+  }
+  for (const auto& [id, view] : service_->engine().state().views()) {
+    const auto at = by_name.find(object_host(view.object));
+    const LeaseRow* lease = service_->engine().state().find_lease(lease_of(id));
+    if (at == by_name.end() || lease == nullptr) continue;
+    ++at->second->leases;
+    at->second->bytes += lease->bytes;
   }
   return all;
 }

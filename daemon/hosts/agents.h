@@ -78,6 +78,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
 
   // --- HostDirectory ---
   Status may_grant(const std::string& host, PoolId pool) const override;
+  std::vector<std::string> unproved(const std::string& name, const LeaseRow& lease) const override;
   Result<std::optional<std::string>> agent_for(const LeaseRow& lease, const std::string& to_host,
                                                const std::string& to_tenant) const override;
   Status may_act_for(const std::string& host, const std::string& tenant) const;
@@ -136,6 +137,8 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   kj::Promise<void> watch_loop();
   void watch(const std::string& name, Host& host);
   void end_live_leases(const std::string& name, const std::string& reason);
+  void end_view(const ViewRow& view, const std::string& reason);
+  void end_views(const std::string& name, const std::string& reason);
   uint64_t leases_on(const std::string& name) const;  // O(leases)
   void end_lease(LeaseId lease, const std::string& reason);
   void taskFailed(kj::Exception&& exception) override;
@@ -170,6 +173,8 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   // agents_registration.cc
   struct Plan;
   Plan plan_of(const AgentPeer& peer, const std::map<std::string, uint64_t>& observed) const;
+  void plan_views(const std::string& name, const std::map<std::string, uint64_t>& observed,
+                  std::set<std::string>& known, std::set<std::string>& ending, Plan& plan) const;
   Status may_register(const std::string& name, AgentPeer& peer, uint64_t instance);
   kj::Promise<Status> settle(AgentPeer& peer, std::shared_ptr<std::map<std::string, uint64_t>> observed,
                              uint64_t received_ns, int rounds_left);

@@ -35,7 +35,27 @@ struct Agents::Plan {
   std::vector<std::string> keep;                        // no row knows it, and somebody had it
   std::vector<Cut> cut;                                 // a growth that was never recorded
   std::vector<std::pair<LeaseId, std::string>> to_end;  // its memory is gone, or fenced
+  std::vector<ViewRow> lost_views;                      // likewise
 };
+
+// One that is being made is neither there yet nor lost; the engine makes it, or gives it up.
+void Agents::plan_views(const std::string& name, const std::map<std::string, uint64_t>& observed,
+                        std::set<std::string>& known, std::set<std::string>& ending, Plan& plan) const {
+  const StateMachine& state = service_->engine().state();
+  for (const auto& [id, view] : state.views()) {
+    if (object_host(view.object) != name) continue;
+    const std::string object(object_on_host(view.object));
+    const LeaseRow* lease = state.find_lease(lease_of(id));
+    if (view.closing || lease == nullptr || !wanted(*lease)) {
+      ending.insert(object);
+      continue;
+    }
+    known.insert(object);
+    const auto there = observed.find(object);
+    if (!view.opening && (there == observed.end() || there->second != lease->bytes))
+      plan.lost_views.push_back(view);
+  }
+}
 
 Agents::Plan Agents::plan_of(const AgentPeer& peer, const std::map<std::string, uint64_t>& observed) const {
   const std::string& name = peer.host();
@@ -66,6 +86,7 @@ Agents::Plan Agents::plan_of(const AgentPeer& peer, const std::map<std::string, 
       plan.cut.push_back({object, there->second, lease.bytes, lease.extents});
     }
   }
+  plan_views(name, observed, known, ending, plan);
   for (const auto& [object, bytes] : observed) {
     if (known.contains(object)) continue;
     const bool somebodys =
@@ -117,6 +138,7 @@ kj::Promise<Status> Agents::settle(AgentPeer& peer, std::shared_ptr<std::map<std
               Error{.code = ErrorCode::unavailable, .where = "report", .detail = "the connection is gone"});
         const Plan plan = plan_of(peer, *observed);
         for (const auto& [lease, reason] : plan.to_end) end_lease(lease, reason);
+        for (const ViewRow& view : plan.lost_views) end_view(view, "it was gone when the host came back");
         if (plan.destroy.empty() && plan.cut.empty()) {
           for (const std::string& object : plan.keep) {
             log::warn(

@@ -54,7 +54,14 @@ Status Agents::remove(const std::string& name, bool revoke, const Actor& actor) 
   std::vector<LeaseId> live;
   for (const auto& [id, lease] : service_->engine().state().leases())
     if (lease.phase == LeasePhase::active && StateMachine::agent_of(lease) == name) live.push_back(id);
-  for (const LeaseId id : live) service_->submit_unasked(Revoke{id, reason, 0, now_ns()}, actor);
+  for (const LeaseId id : live) {
+    const StateMachine& state = service_->engine().state();
+    if (state.views_of(id).empty())
+      service_->submit_unasked(Revoke{id, reason, 0, now_ns()}, actor);
+    else  // other hosts have it still
+      service_->submit_unasked(LoseObject{id, state.find_lease(id)->object, reason, now_ns()}, actor);
+  }
+  end_views(name, reason);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -37,9 +38,37 @@ class SharedByHosts {
   // Leaves nothing of the extents in this machine's caches: changes reach the memory, and what other machines
   // write from now on is seen here.
   virtual Status write_back(const std::string& name, const std::vector<Extent>& extents) = 0;
+  // Makes the object `view` over extents that are the object `of` of another machine, which keeps it, so that both machines
+  // have the lease. Nothing is erased. Done again it is no error.
+  // Errors    unsupported   not both lie on such memory
+  virtual Status show(const std::string& view, const std::string& of, uint64_t bytes,
+                      const std::vector<Extent>& extents) {
+    (void)of, (void)bytes, (void)extents;
+    return no_views(view);
+  }
+  // Shuts every holder of a view out, leaves nothing of it in this machine's caches, and removes it; the bytes stay. One
+  // that does not exist is hidden.
+  // Errors    busy, EAGAIN   somebody still holds pages of it: it is shut out already, and hidden once they are let go
+  virtual Status hide(const std::string& view, const std::vector<Extent>& extents) {
+    (void)extents;
+    return no_views(view);
+  }
   // Directories of sysfs below which the kernel shows the dax devices of adopted memory, for whom has to shut
   // holders out when the daemon cannot (daemon/agent/guard.h).
   virtual std::vector<std::string> dax_regions() const { return {}; }
+
+ protected:
+  static Error no_views(const std::string& view) {
+    return Error{.code = ErrorCode::unsupported,
+                 .where = "view",
+                 .detail = "the memory of " + view + " is one machine's alone"};
+  }
+  static Error still_kept(const std::string& view) {
+    return Error{.code = ErrorCode::busy,
+                 .os_errno = EAGAIN,
+                 .where = "hide",
+                 .detail = "pages of " + view + " are still held by a process that has pinned them"};
+  }
 };
 
 }  // namespace terrace::daemon

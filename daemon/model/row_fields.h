@@ -179,6 +179,23 @@ struct Stored<OwnerRow> {
   }
 };
 
+template <>
+struct Stored<ViewRow> {
+  static constexpr const char* table = "host_view";
+  static constexpr char tag = 'V';
+  static constexpr uint64_t rows_max = limits::leases_max * lease_views_max;
+  template <typename Io>
+  static void key(Io& io, auto& row) {
+    io.id("id", row.id);
+  }
+  template <typename Io>
+  static void fields(Io& io, auto& row) {
+    io.name("object", row.object);
+    io.truth("opening", row.opening);
+    io.truth("closing", row.closing);
+  }
+};
+
 // Numbered by the store; a journal record has no number yet.
 template <>
 struct Stored<AuditRow> {
@@ -223,6 +240,7 @@ void each_table(auto& rows, auto&& visit) {
   visit(rows.quotas);
   visit(rows.reservations);
   visit(rows.owners);
+  visit(rows.views);
 }
 
 inline DeviceId key_of(const DeviceRow& row) {
@@ -241,6 +259,9 @@ inline ReservationId key_of(const ReservationRow& row) {
   return row.id;
 }
 inline PartId key_of(const OwnerRow& row) {
+  return row.id;
+}
+inline ViewId key_of(const ViewRow& row) {
   return row.id;
 }
 

@@ -174,6 +174,25 @@ constexpr uint64_t part_of(PartId id) {
   return id.value % lease_parts_max;
 }
 
+// A second memory object of a shared lease, on another host, over the same extents: `devdax:lease-7-12@hostb`. In the store
+// from before it is made until it is certainly no more; then and not before may the extents be another's.
+using ViewId = StrongId<struct ViewIdTag>;  // lease * 64 + a number
+struct ViewRow {
+  ViewId id;
+  std::string object;
+  bool opening = false;  // being made: nobody attaches it yet
+  bool closing = false;  // being shut out and removed: nobody attaches it any more
+
+  bool operator==(const ViewRow&) const = default;
+};
+inline constexpr uint64_t lease_views_max = 64;
+constexpr ViewId view_id(LeaseId lease, uint64_t number) {
+  return ViewId{lease.value * lease_views_max + number};
+}
+constexpr LeaseId lease_of(ViewId id) {
+  return LeaseId{id.value / lease_views_max};
+}
+
 // One line of the audit log. Not part of the state: the store keeps the newest limits::audit_rows_max.
 struct AuditRow {
   uint64_t sequence = 0;  // given by the store, in the order of commits
@@ -210,6 +229,7 @@ struct Image {
   std::vector<QuotaRow> quotas;
   std::vector<ReservationRow> reservations;
   std::vector<OwnerRow> owners = {};
+  std::vector<ViewRow> views = {};
 };
 
 // Row changes that must become durable together; nullopt deletes. The last change of a row wins, so that
@@ -221,12 +241,13 @@ struct Delta {
   std::map<std::string, std::optional<QuotaRow>> quotas;  // by tenant
   std::map<ReservationId, std::optional<ReservationRow>> reservations;
   std::map<PartId, std::optional<OwnerRow>> owners;
+  std::map<ViewId, std::optional<ViewRow>> views;
   std::optional<MetaRow> meta;
   std::vector<AuditRow> audit;  // appended in this order; their sequence is still 0
 
   bool empty() const {
     return devices.empty() && pools.empty() && leases.empty() && quotas.empty() && reservations.empty() &&
-           owners.empty() && !meta.has_value() && audit.empty();
+           owners.empty() && views.empty() && !meta.has_value() && audit.empty();
   }
   // `later` happened after this one.
   void merge(Delta&& later) {
@@ -236,6 +257,7 @@ struct Delta {
     for (auto& [tenant, row] : later.quotas) quotas[tenant] = std::move(row);
     for (auto& [id, row] : later.reservations) reservations[id] = std::move(row);
     for (auto& [id, row] : later.owners) owners[id] = std::move(row);
+    for (auto& [id, row] : later.views) views[id] = std::move(row);
     audit.insert(audit.end(), std::make_move_iterator(later.audit.begin()),
                  std::make_move_iterator(later.audit.end()));
     if (later.meta.has_value()) meta = std::move(later.meta);

@@ -144,7 +144,7 @@ kj::Promise<void> EndedHolders::settle(LeaseId lease, int tries) {
 
 // nullopt: it does not open now (a device that is late, say).
 std::optional<FileId> EndedHolders::memory_of(const LeaseRow& lease) {
-  const Result<SharedFd> memory = service_.open_memory(lease, ObjectAccess::read_only);
+  const Result<SharedFd> memory = service_.open_memory(lease.object, ObjectAccess::read_only);
   if (!memory.ok()) return std::nullopt;
   const Result<FileId> file = file_id((*memory)->get());
   return file.ok() ? std::optional<FileId>(*file) : std::nullopt;
@@ -201,7 +201,8 @@ bool EndedHolders::show_grace(LeaseId id) {
   const LeaseRow* lease = service_.engine().state().find_lease(id);
   const uint64_t now_ns = service_.engine().now_ns();
   if (lease == nullptr || lease->phase != LeasePhase::revoking || lease->deadline_ns <= now_ns) return false;
-  const Result<SharedFd> memory = service_.open_object(lease->object, ObjectAccess::read_only);
+  const Result<SharedFd> memory = service_.open_object(
+      service_.engine().state().object_on(*lease, "").value_or(lease->object), ObjectAccess::read_only);
   if (!memory.ok())
     return false;  // another host's, whose agent does this for whoever has it there; or it is away now
   if (const Status shown = show_end_of_grace((*memory)->get(), lease->deadline_ns - now_ns); !shown.ok())

@@ -66,9 +66,9 @@ void Service::epoch_stepped(const LeaseRow& lease, const std::string& reason, Le
     listener->fenced(lease.id, reason, cause);
 }
 
-Result<SharedFd> Service::open_memory(const LeaseRow& lease, ObjectAccess access) {
-  TERRACE_RETURN_IF_ERROR(engine_.backend().hand_out(lease.object));
-  return open_object(lease.object, access);
+Result<SharedFd> Service::open_memory(const std::string& object, ObjectAccess access) {
+  TERRACE_RETURN_IF_ERROR(engine_.backend().hand_out(object));
+  return open_object(object, access);
 }
 
 Result<SharedFd> Service::open_object(const std::string& object, ObjectAccess access) {

@@ -93,6 +93,11 @@ class HostDirectory {
   // Errors    unavailable, unsupported   it cannot go there, and why
   virtual Result<std::optional<std::string>> agent_for(const LeaseRow& lease, const std::string& to_host,
                                                        const std::string& to_tenant) const = 0;
+  // Devices of the lease whose memory that host has not proved to see (docs/design/0006-agents.md).
+  virtual std::vector<std::string> unproved(const std::string& host, const LeaseRow& lease) const {
+    (void)host, (void)lease;
+    return {};
+  }
   virtual std::vector<HostStatus> list() const = 0;
   // The same without what is leased there, which takes a walk over all leases.
   virtual std::vector<HostStatus> states() const = 0;
@@ -163,7 +168,8 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   bool move_under_way(LeaseId lease) const { return moving_.contains(lease); }
 
   // Opens the lease's memory, or shares the descriptor that others have of it.
-  Result<SharedFd> open_memory(const LeaseRow& lease, ObjectAccess access);
+  // `object`: one of a lease's, on this machine.
+  Result<SharedFd> open_memory(const std::string& object, ObjectAccess access);
   Result<SharedFd> open_object(const std::string& object, ObjectAccess access);
 
   // Locks as long as the service lives: for destructors of what a cut-off call owns, which may run after that.

@@ -135,6 +135,12 @@ void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, S
   out.setTier("cxl");
   out.setIsolation("kernel");
   out.setAgent(StateMachine::agent_of(lease));
+  const std::vector<ViewRow> views = state.views_of(lease.id);
+  auto hosts = out.initFurtherHosts(static_cast<uint32_t>(views.size()));
+  for (uint32_t i = 0; i < hosts.size(); ++i) {
+    const std::string host = StateMachine::host_of(views[i].object);
+    hosts.set(i, host.empty() ? service.options().host : host);
+  }
   if (const auto offer = state.offers().find(lease.id); offer != state.offers().end())
     out.setOfferedTo(offer->second.to_tenant);
   if (pool != nullptr) out.setCoherence(static_cast<rpc::Coherence>(pool->coherence));

@@ -129,6 +129,7 @@ std::vector<std::string> StateMachine::check_all() const {
   require(free_.size() == devices_.size(), "I9: there are free indexes without a device");
   for (std::string& problem : check_use()) problems.push_back(std::move(problem));
   check_claims(problems);
+  check_views(problems);
   return problems;
 }
 

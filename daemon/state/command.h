@@ -289,6 +289,39 @@ struct ReleasePart {
   uint64_t epoch = 0;
   ProcessId process = {};
 };
+// Gives a shared lease a memory object on a further host, over the same extents (a view), so that programs there attach it
+// as well. One that is there already is answered as it is.
+struct OpenView {
+  using Answer = ViewReply;
+  LeaseId lease;
+  std::string tenant;  // as in Renew
+  std::string agent;   // as in Grant
+  uint64_t now_ns = 0;
+};
+// What came of ShowObject. `object` tells the view from a later one of the same number.
+struct ViewOpened {
+  using Answer = void;
+  ViewId view;
+  std::string object;
+  Status status;
+  uint64_t now_ns = 0;
+};
+// HideObject is done: the host has nothing of it any more.
+struct ViewClosed {
+  using Answer = void;
+  ViewId view;
+  std::string object;
+  uint64_t now_ns = 0;
+};
+// A memory object of a lease is gone, or its host has fenced it by itself. A view leaves. Where it is the lease's own, a view
+// takes its place if there is one; otherwise the lease ends.
+struct LoseObject {
+  using Answer = Done;
+  LeaseId lease;
+  std::string object;
+  std::string reason;
+  uint64_t now_ns = 0;
+};
 // Applies everything that is due at `now_ns`: expiries, and revocations whose grace is over.
 struct Tick {
   using Answer = void;
@@ -322,13 +355,13 @@ struct ScrubAdvanced {
   uint64_t now_ns = 0;
 };
 
-using Command =
-    std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice, FailDevice,
-                 DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation, RemoveReservation,
-                 CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release, Revoke, Resize, ResizeFinished,
-                 Transfer, RebindFinished, BeginMove, FinishMove, Tick, FenceFinished, ScrubFinished,
-                 ScrubAdvanced, SetPoolCoherence, ClaimPart, ReleasePart, ResumeAfterGap, OfferLease,
-                 AcceptOffer, CancelWaiting, SetPoolTrust, RenewMany>;
+using Command = std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice,
+                             FailDevice, DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation,
+                             RemoveReservation, CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release,
+                             Revoke, Resize, ResizeFinished, Transfer, RebindFinished, BeginMove, FinishMove,
+                             Tick, FenceFinished, ScrubFinished, ScrubAdvanced, SetPoolCoherence, ClaimPart,
+                             ReleasePart, ResumeAfterGap, OfferLease, AcceptOffer, CancelWaiting, SetPoolTrust,
+                             RenewMany, OpenView, ViewOpened, ViewClosed, LoseObject>;
 
 template <typename C>
 using ReplyOf = typename C::Answer;
@@ -371,6 +404,8 @@ struct CarveObject {
 struct FenceObject {
   LeaseId lease;
   std::string object;
+  std::vector<std::string> views = {};  // on further hosts: shut out, and removed, before the fence is done
+  std::vector<Extent> extents = {};     // of the views
 };
 struct ScrubObject {
   LeaseId lease;
@@ -401,6 +436,21 @@ struct RebindObject {
   uint64_t bytes = 0;
   std::vector<Extent> extents;
 };
+// Makes the object `view` over the extents of `object`, whose holders stay, and erases nothing.
+struct ShowObject {
+  LeaseId lease;
+  ViewId id;
+  std::string object;
+  std::string view;
+  uint64_t bytes = 0;
+  std::vector<Extent> extents;
+};
+// Shuts the holders of a view out, leaves nothing of it in its host's caches, and removes it. Until it is done.
+struct HideObject {
+  ViewId id;
+  std::string view;
+  std::vector<Extent> extents;
+};
 // Tell the holders: sent when a revocation begins. `fenced` notices follow a finished fence.
 struct NotifyHolders {
   LeaseId lease;
@@ -410,8 +460,8 @@ struct NotifyHolders {
   LeaseCause cause = LeaseCause::none;
 };
 
-using Effect =
-    std::variant<CarveObject, FenceObject, ScrubObject, RefuseGrant, ResizeObject, RebindObject, NotifyHolders>;
+using Effect = std::variant<CarveObject, FenceObject, ScrubObject, RefuseGrant, ResizeObject, RebindObject,
+                            NotifyHolders, ShowObject, HideObject>;
 
 // --- what apply() gives ----------------------------------------------------------------------------
 

@@ -259,7 +259,7 @@ void StateMachine::end_waits(const std::vector<std::pair<std::string, uint64_t>>
              (object.second >= lease.bytes || (lease.target_bytes != 0 && object.second == lease.target_bytes));
     });
     if (!whole) {
-      begin_fence(lease, LeaseCause::object_lost, "its device came back without its memory object", step);
+      lose_object(lease, lease.object, "its device came back without its memory object", step);
     } else if (lease.target_bytes != 0) {  // it was being resized when the manager ended
       std::vector<Extent> kept = lease.extents;
       cut(kept, lease.target_bytes / pool_granule_bytes(lease.pool));
@@ -308,6 +308,7 @@ void StateMachine::forget_extents_on(DeviceId device, Step& step) {
     for (const Extent& extent : lease.extents) (extent.device == device ? given_up : kept).push_back(extent);
     if (kept.empty()) {
       step.delta.leases[id] = std::nullopt;
+      forget_views(id, step.delta);
       forget(id);
       continue;
     }

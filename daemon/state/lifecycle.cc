@@ -41,7 +41,7 @@ void StateMachine::begin_fence(LeaseRow& lease, LeaseCause cause, std::string re
   lease.reason = std::move(reason);
   index_lease(lease);
   step.delta.leases[lease.id] = lease;
-  step.effects.push_back(FenceObject{lease.id, lease.object});
+  step.effects.push_back(fence_of(lease));
 }
 
 void StateMachine::fence_due(LeaseRow& lease, uint64_t now_ns, Step& step) {
@@ -244,10 +244,11 @@ Step StateMachine::on(const ScrubFinished& command) {
     lease->next_object.clear();
     change_phase(*lease, LeasePhase::fencing);  // the same to every index
     step.delta.leases[lease->id] = *lease;
-    step.effects.push_back(FenceObject{lease->id, lease->object});
+    step.effects.push_back(fence_of(*lease));
   } else if (command.status.ok()) {
     const PoolId pool = lease->pool;
     step.delta.leases[command.lease] = std::nullopt;
+    forget_views(command.lease, step.delta);
     forget(command.lease);
     serve_waiting(pool, step);
   } else {

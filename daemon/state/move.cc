@@ -27,6 +27,8 @@ Step StateMachine::on(const BeginMove& command) {
   constexpr const char* where = "BeginMove";
   if (Status status = check_changeable(command.lease, command.tenant, where, command.now_ns); !status.ok())
     return refuse(std::move(status).error());
+  if (Status status = check_no_views(command.lease, where); !status.ok())
+    return refuse(std::move(status).error());
   if (leases_.size() >= limits::leases_max)
     return refuse(ErrorCode::limit_exceeded, where, "this manager holds its limit of 1,000,000 leases");
   const LeaseRow& lease = leases_.at(command.lease);

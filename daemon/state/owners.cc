@@ -9,8 +9,8 @@
 //           lease ends for its holders. A reboot ends every process: parts are nobody's then, and their epochs
 //           stay.
 #include "core/base/limits.h"
+#include "daemon/model/owner_limits.h"
 #include "daemon/state/names.h"
-#include "daemon/state/owner_limits.h"
 #include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
 

@@ -145,6 +145,7 @@ Status StateMachine::load_rows(Image image) {
     index_lease(lease);
     put_row(std::move(lease));
   }
+  TERRACE_RETURN_IF_ERROR(load_views(image));
   return load_claims(image);
 }
 
@@ -258,6 +259,8 @@ void StateMachine::recover_lease(LeaseRow& lease, const Start& start, Recovery& 
       // Without bytes it is one whose driver is not there yet: a fence of ours would be on record.
       if ((!exists || object->second == 0) && await(lease, lasting, recovery)) {
         recover_times(lease, start.same_boot, start.now_ns, recovery);
+      } else if (!exists && !start.older_copy && replace_lost(lease, recovery)) {
+        recover_times(lease, start.same_boot, start.now_ns, recovery);
       } else if (!exists) {
         gone();
       } else if (object->second < lease.bytes &&
@@ -271,7 +274,7 @@ void StateMachine::recover_lease(LeaseRow& lease, const Start& start, Recovery& 
     case LeasePhase::fencing:
     case LeasePhase::scrubbing:
       if (lease.phase == LeasePhase::scrubbing) change_phase(lease, LeasePhase::fencing);  // no index differs
-      recovery.effects.push_back(FenceObject{lease.id, lease.object});
+      recovery.effects.push_back(fence_of(lease));
       recovery.findings.push_back(lease_name(lease) + " was being taken back (" + lease.reason + "); goes on");
       return;
     case LeasePhase::quarantined:
@@ -326,7 +329,9 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
   for (auto& [id, lease] : leases_) {
     known.insert(lease.object);
     known.insert(lease.next_object);
+    for (const ViewRow& view : views_of(id)) known.insert(view.object);
     recover_lease(lease, start, recovery);
+    recover_views(lease, start.objects, recovery);
   }
   // No process of another boot lives. Where either id is not known it may be the same boot: owners stay, and
   // are looked at when somebody asks.

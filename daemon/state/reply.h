@@ -50,6 +50,9 @@ struct ReservationReply {
 struct OwnerReply {
   OwnerRow owner;
 };
+struct ViewReply {
+  ViewRow view;  // opening: ViewOpened tells what came of it
+};
 struct CompactionReply {
   DeviceId device;  // invalid: nothing has to move (a run of that length is free, or the compaction was ended)
   uint64_t first_granule = 0;
@@ -59,6 +62,6 @@ struct CompactionReply {
 };
 
 using Reply = std::variant<Done, GrantPending, ChangePending, MoveReady, LeaseReply, DeviceReply, PoolReply,
-                           ReservationReply, OwnerReply, CompactionReply, RenewalsReply>;
+                           ReservationReply, OwnerReply, CompactionReply, RenewalsReply, ViewReply>;
 
 }  // namespace terrace::daemon

@@ -80,6 +80,8 @@ Step StateMachine::on(const Resize& command) {
     return refuse(ErrorCode::invalid_argument, where,
                   "a lease cannot be resized to 0 bytes; release it instead");
   }
+  if (Status status = check_no_views(command.lease, where); !status.ok())
+    return refuse(std::move(status).error());
   LeaseRow& lease = leases_.at(command.lease);
   const uint64_t granule_bytes = pool_granule_bytes(lease.pool);
   const uint64_t granules = (command.bytes - 1) / granule_bytes + 1;

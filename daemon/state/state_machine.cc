@@ -104,6 +104,7 @@ Image StateMachine::image() const {
   for (const auto& [tenant, row] : quotas_) image.quotas.push_back(row);
   for (const auto& [id, row] : reservations_) image.reservations.push_back(row);
   for (const auto& [id, row] : owners_) image.owners.push_back(row);
+  for (const auto& [id, row] : views_) image.views.push_back(row);
   return image;
 }
 
@@ -125,9 +126,9 @@ std::string StateMachine::object_name(const LeaseRow& lease, const std::string& 
   return name;
 }
 
-std::string StateMachine::agent_of(const LeaseRow& lease) {
-  const size_t at = lease.object.find('@');
-  return at == std::string::npos ? std::string() : lease.object.substr(at + 1);
+std::string StateMachine::host_of(const std::string& object) {
+  const size_t at = object.find('@');
+  return at == std::string::npos ? std::string() : object.substr(at + 1);
 }
 
 }  // namespace terrace::daemon

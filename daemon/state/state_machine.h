@@ -26,6 +26,8 @@
 //       on this machine a part is owned, and a row without a process has nothing of an owner but the epoch. A
 //       part's epoch grows with each owner.
 //   I14 A lease's phase changes as the table in daemon/model/phases.h says, and no other way.
+//   I15 A view belongs to a shared lease that was granted and neither moves nor changes its size; no two objects of a
+//       lease are on one host but where one is being removed, and no two leases have an object of one name.
 #pragma once
 
 #include <map>
@@ -154,6 +156,13 @@ class StateMachine {
   // Who owns the part, or owned it last; null: nobody ever did.
   const OwnerRow* find_owner(LeaseId lease, uint64_t part) const;
   std::vector<OwnerRow> owners_of(LeaseId lease) const;  // by part
+  // The memory objects of a lease on further hosts, by number.
+  std::vector<ViewRow> views_of(LeaseId lease) const;
+  const std::map<ViewId, ViewRow>& views() const { return views_; }
+  // Whether that object is being made, and still wanted: of a lease that is being fenced none is.
+  bool opening(ViewId id, const std::string& object) const;
+  // The name of the lease's object on that host (empty: this machine), whole and to be attached; nullopt: it has none.
+  std::optional<std::string> object_on(const LeaseRow& lease, const std::string& agent) const;
   const ExtentMap& free_of(DeviceId id) const { return free_.at(id); }
   bool absent(DeviceId id) const { return absent_.contains(id); }
   // Leases that wait for a device that was not there at the start: they are their holders' still, and whether
@@ -186,7 +195,9 @@ class StateMachine {
   uint64_t pool_granule_bytes(PoolId id) const;
   const std::string& pool_backend(PoolId id) const;  // the kind of its devices
   // The host whose agent has the lease's object; empty: this manager's machine.
-  static std::string agent_of(const LeaseRow& lease);
+  static std::string agent_of(const LeaseRow& lease) { return host_of(lease.object); }
+  // Likewise of any object's name.
+  static std::string host_of(const std::string& object);
 
   // Re-derives every invariant; one sentence for each breach, none when all hold.
   std::vector<std::string> check_all() const;
@@ -236,6 +247,10 @@ class StateMachine {
   Step on(const OfferLease& command);
   Step on(const AcceptOffer& command);
   Step on(const CancelWaiting& command);
+  Step on(const OpenView& command);
+  Step on(const ViewOpened& command);
+  Step on(const ViewClosed& command);
+  Step on(const LoseObject& command);
 
   // A growth whose object is being made longer; its extents are taken and in the durable row, not in leases_
   // yet. Without extents: an object that recovery found too long is being cut back to its row.
@@ -382,6 +397,20 @@ class StateMachine {
   Status load_owners(const Image& image);
   void check_owners(std::vector<std::string>& problems) const;  // I13
 
+  // views.cc
+  void close_view(ViewId id, const LeaseRow& lease, Step& step);
+  // A view takes the place of the lease's own object, which is removed. false: there is none that could.
+  bool replace_object(LeaseRow& lease, Step& step);
+  void lose_object(LeaseRow& lease, const std::string& object, const std::string& reason, Step& step);
+  void forget_views(LeaseId id, Delta& delta);
+  FenceObject fence_of(const LeaseRow& lease) const;
+  // Errors    busy   it is attached on further hosts: names them
+  Status check_no_views(LeaseId id, const char* where) const;
+  Status load_views(const Image& image);
+  bool replace_lost(LeaseRow& lease, Recovery& recovery);  // replace_object(), at a start
+  void recover_views(const LeaseRow& lease, const std::map<std::string, uint64_t>& objects, Recovery& recovery);
+  void check_views(std::vector<std::string>& problems) const;  // I15
+
   LeaseRow* mutable_lease(LeaseId id, const std::string& tenant);
   // Moves a lease to `fencing`: from here it holds no label and no idempotency key.
   // A growth under way ends with it, a move's target is given up.
@@ -460,6 +489,7 @@ class StateMachine {
   std::map<std::string, QuotaRow> quotas_;
   std::map<ReservationId, ReservationRow> reservations_;
   std::map<PartId, OwnerRow> owners_;
+  std::map<ViewId, ViewRow> views_;
   std::map<LeaseId, Offer> offers_;
   std::set<std::pair<uint64_t, ReservationId>> due_reservations_;
   std::map<std::pair<PoolId, std::string>, uint64_t> reserved_bytes_;  // by pool and tenant; no entry when 0

@@ -66,6 +66,8 @@ Step StateMachine::on(const Transfer& command) {
   constexpr const char* where = "Transfer";
   if (Status status = check_changeable(command.lease, command.tenant, where, command.now_ns); !status.ok())
     return refuse(std::move(status).error());
+  if (Status status = check_no_views(command.lease, where); !status.ok())
+    return refuse(std::move(status).error());
   LeaseRow& lease = leases_.at(command.lease);
   if (!valid_name(command.to_tenant) || !valid_name(command.to_host.empty() ? lease.host : command.to_host))
     return refuse(ErrorCode::invalid_argument, where,
@@ -90,6 +92,8 @@ Step StateMachine::on(const OfferLease& command) {
   }
   if (Status status = check_changeable(command.lease, command.tenant, where, command.now_ns); !status.ok())
     return refuse(std::move(status).error());
+  if (Status status = check_no_views(command.lease, where); !status.ok())
+    return refuse(std::move(status).error());
   if (!valid_name(command.to_tenant) || !valid_name(command.to_host.empty() ? lease->host : command.to_host))
     return refuse(ErrorCode::invalid_argument, where,
                   "tenant and host need plain names of at most 63 characters");
@@ -113,6 +117,8 @@ Step StateMachine::on(const AcceptOffer& command) {
                       "; it may have been withdrawn, or have ended");
   }
   if (Status status = check_changeable(command.lease, "", where, command.now_ns); !status.ok())
+    return refuse(std::move(status).error());
+  if (Status status = check_no_views(command.lease, where); !status.ok())
     return refuse(std::move(status).error());
   LeaseRow& lease = leases_.at(command.lease);
   if (Status status = check_receiver(lease, command.tenant, command.pins_outlast, where); !status.ok())

@@ -105,6 +105,9 @@ const char* broken_relation(const OwnerRow& row) {
   const OwnerRow vacant{.id = row.id, .epoch = row.epoch};
   return row.process.pid == 0 && row != vacant ? "owner" : nullptr;
 }
+const char* broken_relation(const ViewRow& row) {
+  return lease_of(row.id).valid() ? nullptr : "lease";
+}
 const char* broken_relation(const MetaRow& row) {
   const bool counts = row.next_device != 0 && row.next_pool != 0 && row.next_lease != 0 &&
                       row.next_epoch != 0 && row.next_reservation != 0;
@@ -124,6 +127,9 @@ std::string name_of(const Row& row) {
 }
 std::string name_of(const OwnerRow& row) {
   return "part " + std::to_string(part_of(row.id)) + " of lease " + std::to_string(lease_of(row.id).value);
+}
+std::string name_of(const ViewRow& row) {
+  return "a view of lease " + std::to_string(lease_of(row.id).value);
 }
 std::string name_of(const QuotaRow&) {
   return "a quota";
@@ -183,6 +189,7 @@ template Status validate(const LeaseRow&);
 template Status validate(const QuotaRow&);
 template Status validate(const ReservationRow&);
 template Status validate(const OwnerRow&);
+template Status validate(const ViewRow&);
 template Status validate(const MetaRow&);
 template uint32_t row_crc(const DeviceRow&);
 template uint32_t row_crc(const PoolRow&);
@@ -190,6 +197,7 @@ template uint32_t row_crc(const LeaseRow&);
 template uint32_t row_crc(const QuotaRow&);
 template uint32_t row_crc(const ReservationRow&);
 template uint32_t row_crc(const OwnerRow&);
+template uint32_t row_crc(const ViewRow&);
 template uint32_t row_crc(const AuditRow&);
 
 uint64_t row_key(uint64_t id) {

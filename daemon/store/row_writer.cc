@@ -90,6 +90,7 @@ Status RowWriter::prepare(Connection& connection) {
   TERRACE_RETURN_IF_ERROR(prepare_table<QuotaRow>(connection));
   TERRACE_RETURN_IF_ERROR(prepare_table<ReservationRow>(connection));
   TERRACE_RETURN_IF_ERROR(prepare_table<OwnerRow>(connection));
+  TERRACE_RETURN_IF_ERROR(prepare_table<ViewRow>(connection));
   const ColumnTexts meta = column_texts<MetaRow>();
   const std::string put_meta =
       "INSERT OR REPLACE INTO meta (id, " + meta.names + ", crc) VALUES (1," + meta.marks + ",?)";

@@ -56,7 +56,9 @@ class RowWriter {
   Status count_audit();
   Status cut_audit();
 
-  std::tuple<Of<DeviceRow>, Of<PoolRow>, Of<LeaseRow>, Of<QuotaRow>, Of<ReservationRow>, Of<OwnerRow>> tables_;
+  std::tuple<Of<DeviceRow>, Of<PoolRow>, Of<LeaseRow>, Of<QuotaRow>, Of<ReservationRow>, Of<OwnerRow>,
+             Of<ViewRow>>
+      tables_;
   Statement put_meta_, newest_audit_, put_audit_, cut_audit_, count_audit_;
   // Rows of the audit log, by whom they belong to; counted again when a transaction may have been undone.
   std::map<std::string, uint64_t> audit_counts_;

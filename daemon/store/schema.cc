@@ -117,12 +117,17 @@ Status rename_movable(Connection& connection) {
   return connection.exec("ALTER TABLE lease RENAME COLUMN movable TO words", "rename_movable");
 }
 
+Status add_views(Connection& connection) {
+  return connection.exec(table_sql<ViewRow>().c_str(), "add_views");
+}
+
 constexpr Migration all_migrations[] = {
     {store_version_first, "all tables", create_tables},
     {5, "128 bits of store id", add_store_high},
     {6, "whether the store is a restored copy", add_restored},
     {7, "whether a pool's tenants trust each other", rename_coherence},
     {8, "what becomes of a lease's holders at a fence", rename_movable},
+    {9, "memory objects of a lease on further hosts", add_views},
 };
 
 }  // namespace

@@ -53,6 +53,7 @@ struct LeaseTold {
   Pointers<terrace_extent_info> extents_in_c;
   Pointers<terrace_part_owner> owners_in_c;
   terrace_tier_figures figures_in_c{};
+  std::vector<const char*> further_hosts_in_c;
   std::string cause_name;
   terrace_lease_info in_c{};
 };
@@ -60,7 +61,7 @@ struct LeaseTold {
 void LeaseTold::fill() {
   const auto& [id, epoch, pool, tenant, host, label, object, reason, phase, tier, isolation, bytes, ttl_ns,
                expires_in_ns, granule_bytes, object_bytes, huge_pages, mode, extents, usage, usage_age_ns,
-               cause, movable, holders, figures, coherence, owners, offered_to, on_fence] = info;
+               cause, movable, holders, figures, coherence, owners, offered_to, on_fence, further_hosts] = info;
   const auto& [ddr_bytes, cxl_bytes, live_bytes, holder] = usage;
   for (const auto& [device, offset_bytes, length_bytes] : extents)
     extents_in_c.add({.size = sizeof(terrace_extent_info),
@@ -75,6 +76,7 @@ void LeaseTold::fill() {
                      .owned = owned ? 1 : 0,
                      .ended = ended ? 1 : 0,
                      .holder = owner.c_str()});
+  for (const std::string& one : further_hosts) further_hosts_in_c.push_back(one.c_str());
   figures_in_c = ::in_c(figures);
   cause_name = lease_cause_name(cause);
   in_c = {.size = sizeof in_c,
@@ -111,7 +113,9 @@ void LeaseTold::fill() {
           .owner_count = owners_in_c.size(),
           .coherence = static_cast<int>(coherence),
           .on_fence = static_cast<int>(on_fence),
-          .offered_to = offered_to.c_str()};
+          .offered_to = offered_to.c_str(),
+          .further_hosts = further_hosts_in_c.data(),
+          .further_host_count = further_hosts_in_c.size()};
 }
 
 struct PoolTold {

@@ -133,6 +133,8 @@ Result<LeaseInfo> lease_info_from_wire(rpc::LeaseInfo::Reader wire, const char* 
                            .holder = text_from_wire(owner.getHolder())});
   info.offered_to = text_from_wire(wire.getOfferedTo());
   info.on_fence = static_cast<OnFence>(wire.getOnFence());
+  for (const capnp::Text::Reader host : wire.getFurtherHosts())
+    info.further_hosts.push_back(text_from_wire(host));
   return info;
 }
 

@@ -259,7 +259,9 @@ const char* command_name(const daemon::Command& command) {
                                       "FenceFinished",     "ScrubFinished", "ScrubAdvanced",
                                       "SetPoolCoherence",  "ClaimPart",     "ReleasePart",
                                       "ResumeAfterGap",    "OfferLease",    "AcceptOffer",
-                                      "CancelWaiting",     "SetPoolTrust",  "RenewMany"};
+                                      "CancelWaiting",     "SetPoolTrust",  "RenewMany",
+                                      "OpenView",          "ViewOpened",    "ViewClosed",
+                                      "LoseObject"};
   static_assert(std::size(names) == std::variant_size_v<daemon::Command>);
   return names[command.index()];
 }

@@ -111,6 +111,11 @@ class Reference {
   Expected on(const daemon::OfferLease& c);
   Expected on(const daemon::AcceptOffer& c);
   Expected on(const daemon::CancelWaiting& c);
+  // Views of leases on further hosts have a test of their own: tests/unit/state/random_views_test.cc.
+  static Expected on(const daemon::OpenView&) { return {}; }
+  static Expected on(const daemon::ViewOpened&) { return {}; }
+  static Expected on(const daemon::ViewClosed&) { return {}; }
+  static Expected on(const daemon::LoseObject&) { return {}; }
   Expected hand_over(daemon::LeaseRow& row, const std::string& to_tenant, bool pins_outlast);
 
   struct Growth {

@@ -32,6 +32,8 @@ std::string describe(const daemon::Effect& effect) {
     std::string operator()(const daemon::RefuseGrant& e) { return "refuse " + std::to_string(e.lease.value); }
     std::string operator()(const daemon::ResizeObject& e) { return "resize " + std::to_string(e.lease.value); }
     std::string operator()(const daemon::RebindObject& e) { return "rebind " + std::to_string(e.lease.value); }
+    std::string operator()(const daemon::ShowObject& e) { return "show " + std::to_string(e.lease.value); }
+    std::string operator()(const daemon::HideObject& e) { return "hide " + std::to_string(e.id.value); }
     std::string operator()(const daemon::NotifyHolders& e) {
       return (e.fenced ? "fenced " : "notice ") + std::to_string(e.lease.value);
     }
@@ -70,6 +72,7 @@ class Rows {
     apply(quotas_, delta.quotas);
     apply(reservations_, delta.reservations);
     apply(owners_, delta.owners);
+    apply(views_, delta.views);
     if (delta.meta.has_value()) meta_ = *delta.meta;
   }
   daemon::Image image() const {
@@ -81,6 +84,7 @@ class Rows {
     for (const auto& [tenant, row] : quotas_) image.quotas.push_back(row);
     for (const auto& [id, row] : reservations_) image.reservations.push_back(row);
     for (const auto& [id, row] : owners_) image.owners.push_back(row);
+    for (const auto& [id, row] : views_) image.views.push_back(row);
     return image;
   }
 
@@ -103,6 +107,7 @@ class Rows {
   std::map<std::string, daemon::QuotaRow> quotas_;
   std::map<ReservationId, daemon::ReservationRow> reservations_;
   std::map<PartId, daemon::OwnerRow> owners_;
+  std::map<daemon::ViewId, daemon::ViewRow> views_;
 };
 
 class Run {
@@ -316,6 +321,7 @@ TEST_CASE("StateMachine: agrees with the reference model over random commands an
     kinds.insert(run.kinds().begin(), run.kinds().end());
   }
   kinds.insert("CancelWaiting");  // nobody waits here: it is refused each time
+  for (const char* of_views : {"OpenView", "ViewOpened", "ViewClosed", "LoseObject"}) kinds.insert(of_views);
   CHECK(kinds.size() == std::variant_size_v<daemon::Command>);
   // Refusals are tested too, but a run of nothing else would test little.
   CHECK(accepted > seeds * commands_per_seed / 5);

@@ -83,6 +83,8 @@ class MemoryStore final : public daemon::Store {
       if (row.has_value()) image.reservations.push_back(*row);
     for (const auto& [id, row] : rows.owners)
       if (row.has_value()) image.owners.push_back(*row);
+    for (const auto& [id, row] : rows.views)
+      if (row.has_value()) image.views.push_back(*row);
     return image;
   }
   static bool matches(const daemon::AuditRow& row, const daemon::AuditQuery& query) {

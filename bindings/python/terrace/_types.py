@@ -96,6 +96,7 @@ class LeaseInfo(NamedTuple):
     owners: List[PartOwner]
     offered_to: str
     on_fence: str
+    further_hosts: List[str]
 
 
 class PoolInfo(NamedTuple):

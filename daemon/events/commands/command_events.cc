@@ -198,6 +198,10 @@ struct EventWriter {
   void operator()(const ClaimPart&) {}
   void operator()(const ReleasePart&) {}
   void operator()(const ResumeAfterGap&) {}
+  void operator()(const OpenView&) {}
+  void operator()(const ViewOpened&) {}
+  void operator()(const ViewClosed&) {}
+  void operator()(const LoseObject&) { ending(); }
   void operator()(const OfferLease&) {}
   void operator()(const SetQuota&) {}
   void operator()(const CreateReservation&) {}

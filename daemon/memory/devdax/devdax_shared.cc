@@ -86,6 +86,15 @@ Status DevdaxBackend::write_back(const std::string& name, const std::vector<Exte
   return with_own(region, place.ranges, flush);
 }
 
+Status DevdaxBackend::hide(const std::string& view, const std::vector<Extent>& extents) {
+  if (!find(view).has_value()) return {};
+  TERRACE_RETURN_IF_ERROR(fence(view));
+  if (kept(view, extents) == Kept::yes) return still_kept(view);
+  TERRACE_RETURN_IF_ERROR(write_back(view, extents));
+  const Result<uint64_t> removed = scrub(view);
+  return removed.ok() ? Status() : Status(removed.error());
+}
+
 std::vector<std::string> DevdaxBackend::dax_regions() const {
   const MutexLock lock(mutex_);
   std::vector<std::string> paths;

@@ -2,6 +2,7 @@
 #include "daemon/memory/machine/backend_set.h"
 
 #include <algorithm>
+#include <map>
 
 #include "daemon/memory/remote/remote_memory.h"
 
@@ -20,6 +21,12 @@ std::vector<KnownObject> known_objects(const Image& image) {
     known.push_back({row.object, row.bytes, row.extents});
     if (!row.next_object.empty()) known.push_back({row.next_object, row.bytes, row.extents});
   }
+  if (image.views.empty()) return known;
+  std::map<LeaseId, const LeaseRow*> rows;
+  for (const LeaseRow& row : image.leases) rows[row.id] = &row;
+  for (const ViewRow& view : image.views)
+    if (const auto row = rows.find(lease_of(view.id)); row != rows.end())
+      known.push_back({view.object, row->second->bytes, row->second->extents});
   return known;
 }
 
@@ -253,6 +260,7 @@ Status BackendSet::hand_across(const std::string& from, const std::string& to, u
   TERRACE_RETURN_IF_ERROR(target->rebind(from, to, bytes, extents));
   // Of a source that has just gone away the rest is destroyed when it is back.
   (void)source->scrub(from);
+  if (source == remote_) remote_->forget(from);
   return {};
 }
 
@@ -294,6 +302,25 @@ Status BackendSet::write_back(const std::string& name, const std::vector<Extent>
   if (backend == nullptr) return no_such_kind(name);
   SharedByHosts* shared = backend->shared_by_hosts();
   return shared == nullptr ? Status() : shared->write_back(name, extents);
+}
+
+// The second half of hand_across: what this machine's or that host's caches have of the extents is from before.
+Status BackendSet::show(const std::string& view, const std::string& of, uint64_t bytes,
+                        const std::vector<Extent>& extents) {
+  Backend* source = of_object(of);
+  Backend* target = of_object(view);
+  if (source == nullptr) return no_such_kind(of);
+  if (target == nullptr) return no_such_kind(view);
+  if (!lies_on_shared(*source, of) || !lies_on_shared(*target, view)) return no_views(view);
+  TERRACE_RETURN_IF_ERROR(target->shared_by_hosts()->write_back(view, extents));
+  return target->rebind(of, view, bytes, extents);
+}
+
+Status BackendSet::hide(const std::string& view, const std::vector<Extent>& extents) {
+  Backend* backend = of_object(view);
+  if (backend == nullptr) return no_such_kind(view);
+  SharedByHosts* shared = backend->shared_by_hosts();
+  return shared == nullptr ? Status() : shared->hide(view, extents);
 }
 
 std::vector<std::string> BackendSet::dax_regions() const {

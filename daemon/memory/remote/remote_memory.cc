@@ -209,9 +209,14 @@ Status RemoteBackend::rebind(const std::string& from, const std::string& to, uin
   if (answer.outcome == OrderOutcome::lapsed) return away(answer);
   if (answer.outcome != OrderOutcome::done) return later(answer);
   const MutexLock lock(mutex_);
-  objects_.erase(from);
+  if (object_host(from) == object_host(to)) objects_.erase(from);  // else it is hand_across()'s, or stays
   objects_[to] = bytes;
   return {};
+}
+
+void RemoteBackend::forget(const std::string& name) {
+  const MutexLock lock(mutex_);
+  objects_.erase(name);
 }
 
 Status RemoteBackend::copy(const std::string& from, const std::string& to, uint64_t bytes) {
@@ -263,6 +268,25 @@ Status RemoteBackend::write_back(const std::string& name, const std::vector<Exte
   const AgentAnswer answer = give(name, order_of(AgentOrder::Kind::write_back, 0, extents));
   if (answer.outcome == OrderOutcome::done || answer.outcome == OrderOutcome::lapsed) return {};
   return answer.outcome == OrderOutcome::refused ? answer.error : later(answer);
+}
+
+// A host that has lapsed fenced it by itself, and removes it before its agent counts again.
+Status RemoteBackend::hide(const std::string& view, const std::vector<Extent>& extents) {
+  for (const auto kind : {AgentOrder::Kind::fence, AgentOrder::Kind::kept, AgentOrder::Kind::write_back,
+                          AgentOrder::Kind::scrub}) {
+    const bool of_memory = kind == AgentOrder::Kind::kept || kind == AgentOrder::Kind::write_back;
+    const AgentAnswer answer = give(view, of_memory ? order_of(kind, 0, extents) : order_of(kind));
+    if (answer.outcome == OrderOutcome::lapsed) break;
+    if (answer.outcome == OrderOutcome::refused) {
+      const bool busy = answer.error.code == ErrorCode::busy || answer.error.code == ErrorCode::io_error;
+      return busy ? later(answer) : answer.error;
+    }
+    if (answer.outcome != OrderOutcome::done) return later(answer);
+    if (kind == AgentOrder::Kind::kept && answer.kept == Kept::yes) return still_kept(view);
+  }
+  const MutexLock lock(mutex_);
+  objects_.erase(view);
+  return {};
 }
 
 Result<std::vector<ObservedObject>> RemoteBackend::list() {

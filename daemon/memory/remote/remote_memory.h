@@ -122,9 +122,12 @@ class RemoteBackend final : public Backend, public SharedByHosts {
   bool is_shared(std::string_view name) const override;
   // Before anything new lies on memory that several machines see (AgentOrders::wait_until_settled).
   Status may_make_shared();
+  // The host has it no more, or has lost it: registration destroys what is left.
+  void forget(const std::string& name);
   Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
                          const Nonce& put) override;
   Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
+  Status hide(const std::string& view, const std::vector<Extent>& extents) override;
   std::string describe_memory() const override { return "memory of other hosts"; }
   bool huge_pages(std::string_view name) const override;
 

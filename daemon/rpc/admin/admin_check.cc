@@ -73,6 +73,7 @@ void compare_objects(Service& service, const Observed& objects, Found& problems)
     sizes.erase(lease.object);
     sizes.erase(lease.next_object);
   }
+  for (const auto& [id, view] : service.engine().state().views()) sizes.erase(view.object);
   for (const auto& [serial, object] : service.litmus_runs().under_way()) sizes.erase(object);
   for (const std::string& name : service.engine().leftovers()) sizes.erase(name);  // they go by themselves
   for (const auto& [name, bytes] : sizes) problems.push_back("object " + name + " belongs to no lease");

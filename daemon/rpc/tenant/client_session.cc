@@ -71,12 +71,28 @@ Error memory_is_elsewhere(const char* where) {
 
 Status ClientSession::on_this_host(const LeaseRow& lease) const {
   const std::string agent = StateMachine::agent_of(lease);
-  if (agent == connection_->agent) return {};
+  if (connection_->service.engine().state().object_on(lease, connection_->agent).has_value()) return {};
   return Error{.code = ErrorCode::unsupported,
                .where = "attach",
                .detail = "the memory of lease " + std::to_string(lease.id.value) + " is " +
                          (agent.empty() ? "on the manager's own host" : "on host " + agent) +
                          "; attach it there"};
+}
+
+std::string ClientSession::object_here(const LeaseRow& lease) {
+  return state().object_on(lease, connection_->agent).value_or(lease.object);
+}
+
+void ClientSession::write_info(rpc::LeaseInfo::Builder out, const LeaseRow& lease, bool with_object) {
+  write_lease(out, lease, service(), with_object);
+  out.setObject(object_here(lease));
+}
+
+bool ClientSession::needs_view(const LeaseRow& lease) {
+  return connection_->peer.remote == nullptr && lease.mode != LeaseMode::exclusive && !lease.movable &&
+         (lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking) &&
+         !state().object_on(lease, connection_->agent).has_value() &&
+         lies_on_shared(engine().backend(), lease.object);
 }
 
 const ProcessId& ClientSession::process() {
@@ -117,7 +133,7 @@ Status ClientSession::agree(const LeaseRow& lease, const HoldTerms& terms) {
   if (lease.on_fence != OnFence::kill) return {};
   const bool local = connection_->agent.empty();
   if (local && service().consents() != nullptr && process().pid != 0 &&
-      service().consents()->has_agreed(lease.object, process()))
+      service().consents()->has_agreed(object_here(lease), process()))
     return {};  // before: it takes what it has anew
   if (!terms.kill)
     return Error{.code = ErrorCode::invalid_argument,
@@ -127,14 +143,14 @@ Status ClientSession::agree(const LeaseRow& lease, const HoldTerms& terms) {
                            "(--on-fence kill), by which this process agrees to that"};
   if (!local) return {};
   TERRACE_ASSIGN_OR_RETURN(Consent agreed, consent(terms));
-  return service().consents()->agreed(lease.object, std::move(agreed));
+  return service().consents()->agreed(object_here(lease), std::move(agreed));
 }
 
 void ClientSession::spare(LeaseId id, bool spared) {
   const LeaseRow* lease = find(id);
   if (lease == nullptr || lease->on_fence != OnFence::kill || !connection_->agent.empty()) return;
   if (service().consents() != nullptr && process().pid != 0)
-    service().consents()->spare(lease->object, process(), spared);
+    service().consents()->spare(object_here(*lease), process(), spared);
 }
 
 Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess access, const HoldTerms& terms) {
@@ -163,7 +179,7 @@ Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess acc
   }
   SharedFd memory;  // none for a session of another host: its agent opens the object
   if (connection_->agent.empty()) {
-    TERRACE_ASSIGN_OR_RETURN(memory, service().open_memory(*lease, access));
+    TERRACE_ASSIGN_OR_RETURN(memory, service().open_memory(object_here(*lease), access));
   }
   TERRACE_RETURN_IF_ERROR(agree(*lease, terms));
   service().holders().add(*lease, access, *this);
@@ -189,7 +205,7 @@ Result<std::string> ClientSession::open_path(LeaseId id, ObjectAccess access, ui
   TERRACE_RETURN_IF_ERROR(path_stays(id.value, lease->movable, lease->on_fence));
   if (user != connection_->peer.uid && !connection_->is_administrator()) return other_user_refused(where);
   TERRACE_RETURN_IF_ERROR(service().may_hold(*lease, access, *this));
-  TERRACE_ASSIGN_OR_RETURN(const SharedFd memory, service().open_memory(*lease, access));
+  TERRACE_ASSIGN_OR_RETURN(const SharedFd memory, service().open_memory(object_here(*lease), access));
   return allow_by_path(memory->get(), user, access);
 }
 

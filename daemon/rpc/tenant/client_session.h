@@ -56,10 +56,15 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
       refuse(context, handed.error());
       return false;
     }
-    write_lease(context.getResults().initInfo(), *state().find_lease(lease), service(), false);
+    write_info(context.getResults().initInfo(), *state().find_lease(lease), false);
     context.getResults().setLease(kj::mv(*handed));
     return true;
   }
+
+  // write_lease(), with the memory object that this session's program has it by.
+  void write_info(rpc::LeaseInfo::Builder out, const LeaseRow& lease, bool with_object);
+  // Whether attaching it here takes a memory object of its own on this session's host first (OpenView).
+  bool needs_view(const LeaseRow& lease);
 
   // Before a grant of a lease whose holders are ended: whether this session could be given it.
   // Errors    those of consent_of_peer(); unsupported: this manager ends nobody
@@ -79,6 +84,7 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
 
  private:
   void connection_ended() override { end(); }
+  std::string object_here(const LeaseRow& lease);
   const ProcessId& process();
   Result<Consent> consent(const HoldTerms& terms);
   Status agree(const LeaseRow& lease, const HoldTerms& terms);

@@ -25,7 +25,7 @@ class LeaseServer final : public rpc::Lease::Server {
     return answer_query(connection(), context, [this](InfoContext& c) {
       const LeaseRow* lease = session_->find(lease_);
       if (lease != nullptr) {
-        write_lease(c.getResults().initInfo(), *lease, service(), true);
+        session_->write_info(c.getResults().initInfo(), *lease, true);
       } else {
         refuse(
             c,

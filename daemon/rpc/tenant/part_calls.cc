@@ -2,8 +2,8 @@
 #include "daemon/rpc/tenant/part_calls.h"
 
 #include "daemon/event_loop/processes.h"
+#include "daemon/model/owner_limits.h"
 #include "daemon/state/names.h"
-#include "daemon/state/owner_limits.h"
 
 namespace terrace::daemon {
 

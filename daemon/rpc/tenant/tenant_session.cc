@@ -219,6 +219,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
         }
         return kj::READY_NOW;
       }
+      if (now != nullptr && session_->needs_view(*now)) return attach_on_further_host(context, *now, access);
       if (session_->hand_over(context, id, access, terms_of(context.getParams()))) {
         Event attached = lease_event(EventKind::lease_attached, *session_->find(id), session_->state(),
                                      "lease " + std::to_string(id.value) + " is attached");
@@ -227,6 +228,66 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
       }
       return kj::READY_NOW;
     });
+  }
+
+  static kj::Promise<void> refused(AttachContext& context, const Error& error) {
+    refuse(context, error);
+    return kj::READY_NOW;
+  }
+
+  // Its memory object is on another host, and this one sees the same memory: it gets an object of its own first.
+  kj::Promise<void> attach_on_further_host(AttachContext context, const LeaseRow& lease, ObjectAccess access) {
+    const std::string& agent = connection().agent;
+    if (Status free = service().may_hold(lease, access, *session_); !free.ok())
+      return refused(context, free.error());
+    if (HostDirectory* hosts = service().hosts(); hosts != nullptr && !agent.empty()) {
+      if (Status may = hosts->may_grant(agent, lease.pool); !may.ok()) return refused(context, may.error());
+      if (const std::vector<std::string> unproved = hosts->unproved(agent, lease); !unproved.empty())
+        return prove(lease, unproved.front()).then([this, context, lease, access](Status proved) mutable {
+          return proved.ok() ? attach_durable(context, lease, access) : refused(context, proved.error());
+        });
+    }
+    return connection()
+        .submit(OpenView{lease.id, session_->tenant(), agent, service().now_ns()})
+        .then([this, context, lease, access](Result<ViewReply> reply) mutable -> kj::Promise<void> {
+          if (!reply.ok()) return refused(context, reply.error());
+          return service()
+              .engine()
+              .view_opened(reply->view)
+              .then([this, context, lease, access](Status opened) mutable {
+                return opened.ok() ? attach_durable(context, lease, access) : refused(context, opened.error());
+              });
+        });
+  }
+
+  // That the host sees the same memory under the device's name is proved with the first lease that it has there, in memory
+  // that nobody has: so it gets one, of a granule, which ends at once.
+  kj::Promise<Status> prove(const LeaseRow& lease, const std::string& serial) {
+    Grant proof;
+    const PoolRow* pool = session_->state().find_pool(lease.pool);
+    proof.pool = pool == nullptr ? "" : pool->name;
+    proof.tenant = session_->tenant();
+    proof.host = session_->host();
+    proof.agent = connection().agent;
+    proof.bytes = session_->state().pool_granule_bytes(lease.pool);
+    proof.device = serial;
+    proof.ttl_ns = limits::ttl_ns_min;
+    proof.now_ns = service().now_ns();
+    return connection()
+        .submit(std::move(proof))
+        .then([this, serial](Result<LeaseReply> granted) -> kj::Promise<Status> {
+          if (!granted.ok()) {
+            Error error = granted.error();
+            error.detail =
+                "whether this host sees the memory of " + serial +
+                " as the manager does is found out with a lease of one granule there, and that failed: " +
+                error.detail;
+            return Status(error);
+          }
+          return connection()
+              .submit(Release{granted->lease.id, session_->tenant(), service().now_ns()})
+              .then([](Result<Done>) { return Status(); });
+        });
   }
 
   static kj::Promise<void> refused(GrantContext& context, const Error& error) {

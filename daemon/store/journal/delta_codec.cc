@@ -212,10 +212,17 @@ Status read_table(Reader& io, std::map<Key, std::optional<Row>>& rows) {
   return {};
 }
 
+// Views came with version 9 of the store. They are behind all else, and only where there are some: a journal that an earlier
+// version left when it was killed is read as it is.
+template <typename Rows>
+constexpr bool is_last(const Rows&) {
+  return std::is_same_v<std::remove_cv_t<Rows>, decltype(Delta::views)>;
+}
+
 Status read_all(Reader& io, Delta& delta) {
   Status status;
   each_table(delta, [&](auto& rows) {
-    if (status.ok()) status = read_table(io, rows);
+    if (status.ok() && !is_last(rows)) status = read_table(io, rows);
   });
   TERRACE_RETURN_IF_ERROR(status);
   const uint8_t meta = io.take_byte();
@@ -228,6 +235,7 @@ Status read_all(Reader& io, Delta& delta) {
   }
   const uint64_t lines = io.take_integer();
   for (uint64_t i = 0; i < lines && !io.failed(); ++i) Stored<AuditRow>::fields(io, delta.audit.emplace_back());
+  if (!io.failed() && !io.at_end()) return read_table(io, delta.views);
   return {};
 }
 
@@ -235,7 +243,9 @@ Status read_all(Reader& io, Delta& delta) {
 
 void encode_delta(const Delta& delta, ByteBuffer& out) {
   Writer io(out);
-  each_table(delta, [&](const auto& rows) { write_table(io, rows); });
+  each_table(delta, [&](const auto& rows) {
+    if (!is_last(rows)) write_table(io, rows);
+  });
   out.put_byte(!delta.meta.has_value() ? meta_absent : delta.meta->restored ? meta_restored : meta_there);
   if (delta.meta.has_value()) Stored<MetaRow>::fields(io, *delta.meta);
   io.integer("lines", delta.audit.size());
@@ -243,6 +253,7 @@ void encode_delta(const Delta& delta, ByteBuffer& out) {
     const AuditRow line = clipped(row);
     Stored<AuditRow>::fields(io, line);
   }
+  if (!delta.views.empty()) write_table(io, delta.views);
 }
 
 Status decode_delta(std::span<const std::byte> bytes, Delta& delta) {

@@ -38,6 +38,9 @@ ReservationId key_of(const ReservationRow& row) {
 PartId key_of(const OwnerRow& row) {
   return row.id;
 }
+ViewId key_of(const ViewRow& row) {
+  return row.id;
+}
 
 // Both are in the order of their keys.
 template <typename Key, typename Row>
@@ -86,6 +89,7 @@ void apply_delta(Delta&& delta, Image& image) {
   merge_rows(std::move(delta.quotas), image.quotas);
   merge_rows(std::move(delta.reservations), image.reservations);
   merge_rows(std::move(delta.owners), image.owners);
+  merge_rows(std::move(delta.views), image.views);
   if (delta.meta.has_value()) image.meta = std::move(*delta.meta);
 }
 

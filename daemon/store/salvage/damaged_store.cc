@@ -239,6 +239,7 @@ Status write_salvaged_store(const std::string& path, const SalvagedStore& store,
   for (const QuotaRow& row : store.image.quotas) all.quotas[row.tenant] = row;
   for (const ReservationRow& row : store.image.reservations) all.reservations[row.id] = row;
   for (const OwnerRow& row : store.image.owners) all.owners[row.id] = row;
+  for (const ViewRow& row : store.image.views) all.views[row.id] = row;
   all.meta = store.image.meta;
   const StoreSeal seal{.store_id = store.id.low, .sequence = store.sequence, .store_high = store.id.high};
   Status made = fill_store_file(path, options.migrations, all, seal);

@@ -149,6 +149,9 @@ void settle_what_refers(Image& image, Lost& lost) {
   for (const LeaseRow& lease : image.leases)
     if (lease.mode == LeaseMode::shared_coherent) shared.insert(lease.id);
   std::erase_if(image.owners, [&](const OwnerRow& row) { return !shared.contains(lease_of(row.id)); });
+  std::set<LeaseId> leases;
+  for (const LeaseRow& lease : image.leases) leases.insert(lease.id);
+  std::erase_if(image.views, [&](const ViewRow& row) { return !leases.contains(lease_of(row.id)); });
 }
 
 void count_on(Image& image) {

@@ -184,6 +184,8 @@ struct LeaseInfo {
   std::vector<PartOwner> owners;                         // by part, those that ever had one; not in lists
   std::string offered_to;                                // the tenant that may accept it; empty: none
   OnFence on_fence = OnFence::keep;
+  std::vector<std::string>
+      further_hosts;  // that have it attached too (docs/operations/agents.md, "One lease on several hosts")
 };
 
 // Free runs of one class of lengths: at least run_bytes_min and less than twice that.

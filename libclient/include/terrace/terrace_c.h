@@ -218,9 +218,11 @@ struct terrace_lease_info {
   const struct terrace_tier_figures* figures;
   const struct terrace_part_owner* const* owners; /* not in terrace_session_leases */
   size_t owner_count;
-  int coherence;          /* TERRACE_COHERENCE_... */
-  int on_fence;           /* TERRACE_ON_FENCE_... */
-  const char* offered_to; /* the tenant that may accept it; empty: none */
+  int coherence;                    /* TERRACE_COHERENCE_... */
+  int on_fence;                     /* TERRACE_ON_FENCE_... */
+  const char* offered_to;           /* the tenant that may accept it; empty: none */
+  const char* const* further_hosts; /* that have it attached too */
+  size_t further_host_count;
 };
 
 struct terrace_free_runs {

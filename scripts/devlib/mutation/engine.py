@@ -99,7 +99,7 @@ _TABLE = [
         ("change: its caller is not told", "Engine::finish_change(", "waiting = kj::mv(at->second);", ""),
         ("fence: behind the bulk", "Engine::fence_object(", "lease == nullptr || lease->next_object.empty());", "false);"),
         ("fence: beside what hands it over", "Engine::fence_object(", "lease == nullptr || lease->next_object.empty());", "true);"),
-        ("fence: though a holder has not ended", "Engine::fence(", "if (ended.ok())", "if (true)"),
+        ("fence: though a holder has not ended", "Engine::fence(", "if (ended.ok()) fence_object(effect, done);", "if (true) fence_object(effect, done);"),
         ("notify: fenced as if revoked", "Engine::notify(", "if (told.fenced) {", "if (false) {"),
         ("refused: who waits is not told", "Engine::refuse(", "hold(std::move(step), &one);", ""),
     ),

@@ -51,7 +51,7 @@ STATE = [
         ("fence: the expiry stays", "::begin_fence(", "lease.expiry_ns = 0;", ""),
         ("fence: a shrink under way stays", "::begin_fence(", "lease.target_bytes = 0;", ""),
         ("fence: is not in the commit", "::begin_fence(", "step.delta.leases[lease.id] = lease;", ""),
-        ("fence: is left out", "::begin_fence(", "step.effects.push_back(FenceObject{lease.id, lease.object});", ""),
+        ("fence: is left out", "::begin_fence(", "step.effects.push_back(fence_of(lease));", ""),
         ("quarantine: is not in the commit", "::quarantine(", "step.delta.leases[lease.id] = lease;", ""),
         ("quarantine: does not know that its device was lost", "::quarantine(",
          "if (lost_device_of(lease.extents) != nullptr) lease.cause = LeaseCause::device_lost;", ""),

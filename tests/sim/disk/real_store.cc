@@ -24,7 +24,7 @@ SimDisk::Faults faults_of(Environment& environment, const SimStore& rows) {
 
 bool same(const daemon::Image& a, const daemon::Image& b) {
   return a.meta == b.meta && a.devices == b.devices && a.pools == b.pools && a.leases == b.leases &&
-         a.quotas == b.quotas && a.reservations == b.reservations && a.owners == b.owners;
+         a.quotas == b.quotas && a.reservations == b.reservations && a.owners == b.owners && a.views == b.views;
 }
 
 }  // namespace

@@ -36,6 +36,8 @@ Work work_of(const daemon::Effect& effect) {
     Work operator()(const daemon::RebindObject& e) {
       return {"hand over " + e.from + " to " + e.to, {e.from, e.to}};
     }
+    Work operator()(const daemon::ShowObject& e) { return {"show " + e.view, {e.view}}; }
+    Work operator()(const daemon::HideObject& e) { return {"hide " + e.view, {e.view}}; }
     Work operator()(const daemon::NotifyHolders&) { return {"tell holders", {}}; }
   };
   return std::visit(Describe{}, effect);

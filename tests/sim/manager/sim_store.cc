@@ -111,6 +111,7 @@ void SimStore::land(daemon::Delta batch) {
   apply_rows(quotas_, batch.quotas);
   apply_rows(reservations_, batch.reservations);
   apply_rows(owners_, batch.owners);
+  apply_rows(views_, batch.views);
   if (batch.meta.has_value() && !(environment_.planted(Plant::forget_meta) && meta_stored_)) {
     meta_ = *batch.meta;
     meta_stored_ = true;
@@ -127,6 +128,7 @@ daemon::Image SimStore::load() const {
   image.quotas = values(quotas_);
   image.reservations = values(reservations_);
   image.owners = values(owners_);
+  image.views = values(views_);
   if (environment_.planted(Plant::reuse_epochs)) {
     image.meta.next_epoch = 1;
     for (const auto& lease : image.leases)

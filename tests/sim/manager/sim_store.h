@@ -62,6 +62,7 @@ class SimStore {
   std::map<std::string, daemon::QuotaRow> quotas_;
   std::map<ReservationId, daemon::ReservationRow> reservations_;
   std::map<PartId, daemon::OwnerRow> owners_;
+  std::map<daemon::ViewId, daemon::ViewRow> views_;
   uint64_t full_until_ns_ = 0;
   uint64_t commits_ = 0;
 };

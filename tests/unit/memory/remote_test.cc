@@ -202,3 +202,38 @@ TEST_CASE("RemoteBackend: at a start the objects of hosts are taken to be as the
   }
   CHECK(found);
 }
+
+TEST_CASE(
+    "RemoteBackend: a view is hidden once its agent has shut it out, written back and removed it, or its host "
+    "has lapsed") {
+  Remote host;
+  const auto hide = [&host] { return host.remote.hide(host.name, host.extents); };
+  REQUIRE(hide().ok());
+  REQUIRE(host.agents.orders.size() == 4);
+  CHECK(host.agents.orders[0].kind == AgentOrder::Kind::fence);
+  CHECK(host.agents.orders[1].kind == AgentOrder::Kind::kept);
+  CHECK(host.agents.orders[2].kind == AgentOrder::Kind::write_back);
+  CHECK(host.agents.orders[2].extents.size() == 1);
+  CHECK(host.agents.orders[3].kind == AgentOrder::Kind::scrub);
+
+  using Outcome = OrderOutcome;
+  for (const std::deque<Outcome>& away :
+       std::vector<std::deque<Outcome>>{{Outcome::not_sent},
+                                        {Outcome::unknown},
+                                        {Outcome::done, Outcome::done, Outcome::unknown},
+                                        {Outcome::done, Outcome::done, Outcome::done, Outcome::not_sent}}) {
+    host.agents.outcomes = away;
+    CHECK(passes(hide()));
+  }
+  for (const std::deque<Outcome>& lapsed :
+       std::vector<std::deque<Outcome>>{{Outcome::lapsed},
+                                        {Outcome::done, Outcome::lapsed},
+                                        {Outcome::done, Outcome::done, Outcome::lapsed}}) {
+    host.agents.outcomes = lapsed;
+    CHECK(hide().ok());
+  }
+  host.agents.outcomes = {};
+  host.agents.kept = Kept::yes;  // pinned: shut out, and not removed before it is let go
+  CHECK(passes(hide()));
+  CHECK(host.agents.orders.back().kind == AgentOrder::Kind::kept);
+}

@@ -262,4 +262,83 @@ TEST_CASE("shared memory: what the manager knows to be dirty is erased before th
   CHECK(hosts.zeros(4 * mib, hosts.bytes));
 }
 
+TEST_CASE(
+    "a view: both machines have the lease's bytes, and hiding it takes it from one of them, without a byte "
+    "lost") {
+  Hosts hosts;
+  const std::string own = "devdax:lease-1", view = "devdax:lease-1-7@hostb", local = "devdax:lease-1-7";
+  const auto intact = [&hosts] {
+    const auto bytes = hosts.here.read(base + 4 * mib, hosts.bytes);
+    return std::all_of(bytes.begin(), bytes.end(), [](std::byte one) { return one == std::byte{0x5a}; });
+  };
+  REQUIRE(hosts.set->carve(own, hosts.bytes, hosts.extents).ok());
+  hosts.here.fill(base + 4 * mib, hosts.bytes, 0x5a);
+  REQUIRE(hosts.set->show(view, own, hosts.bytes, hosts.extents).ok());
+  CHECK(hosts.set->show(view, own, hosts.bytes, hosts.extents).ok());  // an order that came twice
+  CHECK(hosts.on_b->open(local, ObjectAccess::read_write).ok());
+  CHECK(hosts.set->open(own, ObjectAccess::read_write).ok());
+  CHECK(hosts.set->usage(view)->bytes == hosts.bytes);
+  CHECK(intact());
+
+  REQUIRE(hosts.set->hide(view, hosts.extents).ok());
+  CHECK(hosts.set->hide(view, hosts.extents).ok());
+  CHECK_FALSE(hosts.on_b->open(local, ObjectAccess::read_write).ok());
+  CHECK(hosts.set->open(own, ObjectAccess::read_write).ok());
+  CHECK(intact());
+  CHECK(hosts.there.devices(serial) == 1);
+  CHECK(hosts.agent.count(AgentOrder::Kind::write_back) >= 2);  // before it is made, and once it is shut out
+
+  // Where the manager's own object goes first, the view is none the worse.
+  REQUIRE(hosts.set->show(view, own, hosts.bytes, hosts.extents).ok());
+  REQUIRE(hosts.set->fence(own).ok());
+  CHECK(hosts.on_b->open(local, ObjectAccess::read_write).ok());
+  REQUIRE(hosts.set->hide(view, hosts.extents).ok());
+}
+
+TEST_CASE("a view: made or hidden on this machine, of a lease whose own object is on another") {
+  Hosts hosts;
+  const std::string own = "devdax:lease-1@hostb", view = "devdax:lease-1-7";
+  REQUIRE(hosts.set->carve(own, hosts.bytes, hosts.extents).ok());
+  REQUIRE(hosts.set->show(view, own, hosts.bytes, hosts.extents).ok());
+  CHECK(hosts.set->open(view, ObjectAccess::read_write).ok());
+  REQUIRE(hosts.set->hide(view, hosts.extents).ok());
+  CHECK(hosts.here.devices(serial) == 1);
+  CHECK(hosts.there.devices(serial) == 2);
+}
+
+TEST_CASE("a view: each step that fails leaves what can be done again, or taken back") {
+  for (const bool hiding : {false, true}) {
+    bool failed = true;
+    for (int step = 1; failed; ++step) {
+      Hosts hosts;
+      const std::string own = "devdax:lease-1", view = "devdax:lease-1-7@hostb";
+      REQUIRE(hosts.set->carve(own, hosts.bytes, hosts.extents).ok());
+      hosts.here.fill(base + 4 * mib, hosts.bytes, 0x33);
+      if (hiding) REQUIRE(hosts.set->show(view, own, hosts.bytes, hosts.extents).ok());
+      hosts.there.fail_step(step, EIO);
+      failed = !(hiding ? hosts.set->hide(view, hosts.extents)
+                        : hosts.set->show(view, own, hosts.bytes, hosts.extents))
+                    .ok();
+      hosts.there.fail_step(0, 0);
+      REQUIRE(hosts.set->hide(view, hosts.extents).ok());
+      CHECK_FALSE(hosts.on_b->open("devdax:lease-1-7", ObjectAccess::read_write).ok());
+      CHECK(hosts.here.read(base + 4 * mib, 1)[0] == std::byte{0x33});
+      // Nothing of it stands in the way of what comes there next.
+      REQUIRE(hosts.set->fence(own).ok());
+      REQUIRE(hosts.set->erase(own, hosts.extents, 0, hosts.bytes).ok());
+      REQUIRE(hosts.set->scrub(own).ok());
+      REQUIRE(hosts.set->carve("devdax:lease-2@hostb", hosts.bytes, hosts.extents).ok());
+      CHECK(hosts.zeros(4 * mib, hosts.bytes));
+      REQUIRE(step < 100);
+    }
+  }
+}
+
+TEST_CASE("a view of memory that is one machine's alone is refused") {
+  Hosts hosts;
+  const Status refused = hosts.set->show("lease-1-7@hostb", "lease-1", granule, {{DeviceId{1}, 0, 1}});
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::unsupported);
+}
+
 }  // namespace terrace::daemon

@@ -222,12 +222,12 @@ TEST_CASE("Memory: a descriptor is shared while anybody has it, and its entry go
   }
   t.pump(5);
   const daemon::LeaseRow& row = t.engine->state().leases().begin()->second;
-  auto first = t.service->open_memory(row, daemon::ObjectAccess::read_write);
-  auto second = t.service->open_memory(row, daemon::ObjectAccess::read_write);
+  auto first = t.service->open_memory(row.object, daemon::ObjectAccess::read_write);
+  auto second = t.service->open_memory(row.object, daemon::ObjectAccess::read_write);
   REQUIRE(first.ok());
   REQUIRE(second.ok());
   CHECK(first->get() == second->get());
-  auto reader = t.service->open_memory(row, daemon::ObjectAccess::read_only);
+  auto reader = t.service->open_memory(row.object, daemon::ObjectAccess::read_only);
   REQUIRE(reader.ok());
   CHECK(reader->get() != first->get());
 }

@@ -85,7 +85,7 @@ TEST_CASE("Hostile: attaching one lease a thousand times costs one descriptor") 
   const size_t before = open_descriptors();
   std::vector<daemon::SharedFd> held;
   for (int i = 0; i < 1000; ++i) {
-    auto memory = fixture.service->open_memory(*fixture.engine->state().find_lease(LeaseId{lease}),
+    auto memory = fixture.service->open_memory(fixture.engine->state().find_lease(LeaseId{lease})->object,
                                                daemon::ObjectAccess::read_only);
     REQUIRE(memory.ok());
     held.push_back(*memory);

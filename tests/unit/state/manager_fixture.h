@@ -20,7 +20,7 @@ inline constexpr uint64_t second = ns_per_s;
 
 inline bool same_rows(const Image& a, const Image& b) {
   return a.meta == b.meta && a.devices == b.devices && a.pools == b.pools && a.leases == b.leases &&
-         a.quotas == b.quotas && a.reservations == b.reservations && a.owners == b.owners;
+         a.quotas == b.quotas && a.reservations == b.reservations && a.owners == b.owners && a.views == b.views;
 }
 
 class Manager {

@@ -3,7 +3,7 @@
 // lease.
 #include <doctest/doctest.h>
 
-#include "daemon/state/owner_limits.h"
+#include "daemon/model/owner_limits.h"
 #include "tests/unit/state/manager_fixture.h"
 
 using namespace terrace;

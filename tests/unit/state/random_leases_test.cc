@@ -21,6 +21,7 @@ struct Rows {
   std::map<std::string, QuotaRow> quotas;
   std::map<ReservationId, ReservationRow> reservations;
   std::map<PartId, OwnerRow> owners;
+  std::map<ViewId, ViewRow> views;
 
   template <typename Id, typename Row>
   static void apply(std::map<Id, Row>& rows, const std::map<Id, std::optional<Row>>& changes) {
@@ -39,6 +40,7 @@ struct Rows {
     apply(quotas, delta.quotas);
     apply(reservations, delta.reservations);
     apply(owners, delta.owners);
+    apply(views, delta.views);
     if (delta.meta.has_value()) meta = *delta.meta;
   }
   Image image() const {
@@ -50,6 +52,7 @@ struct Rows {
     for (const auto& [tenant, row] : quotas) image.quotas.push_back(row);
     for (const auto& [id, row] : reservations) image.reservations.push_back(row);
     for (const auto& [id, row] : owners) image.owners.push_back(row);
+    for (const auto& [id, row] : views) image.views.push_back(row);
     return image;
   }
 };

@@ -2,6 +2,7 @@
 // Schema versions: older stores move forward whole or not at all, newer ones are refused.
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <regex>
@@ -76,8 +77,16 @@ void make_older(const std::string& path, uint32_t (*crc_of)(const MetaRow&, cons
   REQUIRE(connection->exec(sql.c_str(), "test").ok());
   connection->keep_log(false);
 }
+// Before views: a lease has its memory on one host.
+void make_version_8(const std::string& path) {
+  auto connection = Connection::open(path, false);
+  REQUIRE(connection.ok());
+  REQUIRE(connection->exec("DROP TABLE host_view; PRAGMA user_version=8", "test").ok());
+  connection->keep_log(false);
+}
 // Before what becomes of a lease's holders at a fence: whether it is movable alone.
 void make_version_7(const std::string& path) {
+  make_version_8(path);
   auto connection = Connection::open(path, false);
   REQUIRE(connection.ok());
   REQUIRE(
@@ -269,7 +278,7 @@ TEST_CASE("Store migration: the files of an older store are kept before it is mi
   CHECK(kept[0].starts_with(path + ".version-5-"));
   CHECK(read_bytes(kept[0] + "/state.db") == before);
   CHECK(read_bytes(kept[0] + "/state.db.hosts") == "rack7\n");
-  CHECK(query(path, "PRAGMA user_version") == "8");
+  CHECK(query(path, "PRAGMA user_version") == "9");
   CHECK(open_keeping_older(path, opened).empty());
   // What was kept is a store of its own.
   const Result<Image> image = load_store(kept[0] + "/state.db");
@@ -304,7 +313,7 @@ TEST_CASE("Store migration: a store whose copy does not fit the disk stays as it
     Status opened;
     if (!arm_failpoints("keep_older_copy=error:ENOSPC").ok()) ::_exit(10);
     if (!open_keeping_older(path, opened).empty() || opened.ok()) ::_exit(11);
-    const std::string told = "is not migrated to 8 before a copy of it is kept in " + path + ".version-6-";
+    const std::string told = "is not migrated to 9 before a copy of it is kept in " + path + ".version-6-";
     if (opened.error().code != ErrorCode::capacity_exhausted) ::_exit(12);
     if (opened.error().detail.find(told) == std::string::npos) ::_exit(13);
   });
@@ -348,6 +357,33 @@ TEST_CASE("Store migration: a store of before the first release is a version mis
   }
 }
 
+TEST_CASE("Store migration: what a manager of version 8 left in its journal when it was killed is read") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  LeaseRow late = load_store(path)->leases.front();
+  {
+    auto store = open_store(path);
+    REQUIRE(store.ok());
+    REQUIRE((*store)->load().ok());
+    late.label = "late";
+    Delta delta;
+    delta.leases[late.id] = late;
+    REQUIRE((*store)->commit(delta).ok());
+    // As if it were killed here: its files, with the commit in the journal only.
+    for (const char* file : {"", "-mark", "-journal-a", "-journal-b", "-wal"}) {
+      std::error_code absent;
+      std::filesystem::copy_file(path + file, folder.file("killed.db") + file, absent);
+    }
+  }
+  make_version_8(folder.file("killed.db"));
+  const Result<Image> image = load_store(folder.file("killed.db"));
+  REQUIRE_MESSAGE(image.ok(), image.error().to_string());
+  CHECK(image->leases.size() == 3);
+  CHECK(image->leases.front() == late);
+  CHECK(image->views.empty());
+}
+
 TEST_CASE("Store migration: the tables are those that docs/formats/store.md names") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
@@ -363,7 +399,7 @@ TEST_CASE("Store migration: the tables are those that docs/formats/store.md name
     if (std::regex_match(line, found, std::regex(R"(\| `(\w+)`.*\| `(\w+, [\w, ]+)`, `crc` \|)")))
       documented[found[1]] = found[2];
   }
-  CHECK(documented.size() == 8);
+  CHECK(documented.size() == 9);
   for (const auto& entry : documented) {
     const bool meta = entry.first == "meta";  // later versions put columns behind its checksum
     const std::string expected =
@@ -377,26 +413,26 @@ TEST_CASE("Store migration: an older store moves forward through every step, row
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
   const Result<Image> before = load_store(path);
-  const auto newer = with({{9, "notes", add_table}, {10, "notes from labels", fill_table}});
+  const auto newer = with({{10, "notes", add_table}, {11, "notes from labels", fill_table}});
   for (int round = 0; round < 2; ++round) {
     const Result<Image> after = load_with(path, newer);
     REQUIRE_MESSAGE(after.ok(), after.error().to_string());
     CHECK(same(*after, *before));
   }
-  CHECK(query(path, "PRAGMA user_version") == "10");
+  CHECK(query(path, "PRAGMA user_version") == "11");
   CHECK(query(path, "SELECT count(*) FROM note") == "3");
 }
 
 TEST_CASE("Store migration: a fresh store runs all steps") {
   TemporaryFolder folder;
-  REQUIRE(load_with(folder.file("state.db"), with({{9, "notes", add_table}})).ok());
-  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "9");
+  REQUIRE(load_with(folder.file("state.db"), with({{10, "notes", add_table}})).ok());
+  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "10");
 }
 
 TEST_CASE("Store migration: a newer store is a version mismatch, and stays as it is") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  REQUIRE(load_with(path, with({{9, "notes", add_table}})).ok());
+  REQUIRE(load_with(path, with({{10, "notes", add_table}})).ok());
   const std::string before = read_bytes(path);
   const Result<Image> image = load_store(path);
   REQUIRE(!image.ok());
@@ -408,12 +444,12 @@ TEST_CASE("Store migration: a step that fails, or loses a row, leaves the old ve
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
-  CHECK(!load_with(path, with({{9, "notes", add_table}, {10, "fails", fail_half_way}})).ok());
-  const Result<Image> lossy = load_with(path, with({{9, "loses a lease", lose_a_row}}));
+  CHECK(!load_with(path, with({{10, "notes", add_table}, {11, "fails", fail_half_way}})).ok());
+  const Result<Image> lossy = load_with(path, with({{10, "loses a lease", lose_a_row}}));
   REQUIRE(!lossy.ok());
   CHECK(lossy.error().code == ErrorCode::corrupt);
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());
   CHECK(image->leases.size() == 3);
-  CHECK(query(path, "PRAGMA user_version") == "8");
+  CHECK(query(path, "PRAGMA user_version") == "9");
 }

@@ -49,6 +49,10 @@ Delta random_delta(Prng& prng) {
     }
     delta.owners[id] = row;
     if (prng.chance(1, 4)) delta.owners[id] = std::nullopt;
+    const ViewId view = view_id(LeaseId{prng.between(1, 3)}, prng.below(3));
+    if (prng.chance(1, 2))
+      delta.views[view] = ViewRow{.id = view, .object = "lease-1@b", .closing = prng.chance(1, 2)};
+    if (prng.chance(1, 4)) delta.views[view] = std::nullopt;
   }
   if (prng.chance(1, 10)) delta.devices[DeviceId{1}] = make_device(1);
   return delta;
@@ -70,6 +74,7 @@ Image image_of(const Delta& model) {
   image.quotas = values(model.quotas);
   image.reservations = values(model.reservations);
   image.owners = values(model.owners);
+  image.views = values(model.views);
   return image;
 }
 

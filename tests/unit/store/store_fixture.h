@@ -95,7 +95,7 @@ inline Delta make_pool() {
 
 inline bool same(const Image& a, const Image& b) {
   return a.meta == b.meta && a.devices == b.devices && a.pools == b.pools && a.leases == b.leases &&
-         a.quotas == b.quotas && a.reservations == b.reservations && a.owners == b.owners;
+         a.quotas == b.quotas && a.reservations == b.reservations && a.owners == b.owners && a.views == b.views;
 }
 
 inline std::string read_bytes(const std::string& path) {
