@@ -99,6 +99,8 @@ TESTS = (
     _kv_space("coherent"), _kv_space("noncoherent"),
     # Two hosts with leases of a manager: KV spaces in them, handed over, taken away, and lost with a guest's power.
     GuestTest("kv-leases", _script("{tree}/tests/guest/kv_leases_test.py") * 2, "two-hosts", 900, forwards=((7312,), ())),
+    # One lease on both hosts, and one KV space in it; the power of one is cut.
+    GuestTest("kv-hosts", _script("{tree}/tests/guest/kv_hosts_test.py") * 2, "two-hosts", 900, forwards=((7313,), ())),
     # The integration tests of the tree, with the emulated backend: the programs do on this kernel what they do outside.
     _cli("status"), _cli("daemon"), _cli("pool"), _cli("lease"), _cli("compose"), _cli("policy"),
     GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),
