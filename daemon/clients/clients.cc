@@ -25,6 +25,9 @@ constexpr uint64_t silent_network_ns_max = 60 * ns_per_s;
 // Waits for the end of a certificate are cut in pieces: the wall clock may be set.
 constexpr int64_t look_at_clock_s = 60;
 
+// For so long after its end a certificate is told of: somebody wonders why that client does not come any more.
+constexpr int64_t ended_told_s = 7 * certificate_day_s;
+
 // "10.0.0.9:51234" -> "10.0.0.9"
 std::string without_port(const std::string& address) {
   return address.substr(0, address.rfind(':'));
@@ -70,9 +73,11 @@ Clients::Clients(Service& service, Credentials& credentials, kj::Timer& timer)
   credentials_.on_change([alive = std::weak_ptr<Clients*>(alive_)] {
     if (const auto clients = alive.lock()) (*clients)->close_revoked();
   });
+  service_.health().tell_ends_of_clients([this] { return certificate_ends(); });
 }
 
 Clients::~Clients() noexcept(false) {
+  service_.health().tell_ends_of_clients({});
   alive_.reset();
 }
 
@@ -147,6 +152,7 @@ kj::Promise<void> Clients::serve(Shaken shaken, const Port& port, const std::str
   if (!client->refused.empty()) {
     deny(*client, client->refused);  // it is served all the same, with just that answer
   } else {
+    note_life(client->name, shaken.peer);
     client->renew = [alive = std::weak_ptr<Clients*>(alive_), known = *client,
                      newest = shaken.peer]() mutable -> Result<std::string> {
       if (const auto clients = alive.lock()) return (*clients)->renew(known, newest);
@@ -198,6 +204,7 @@ Result<std::string> Clients::renew(const RemoteClient& client, CertificateFacts&
   }
   TERRACE_ASSIGN_OR_RETURN(std::string pem, credentials_.renew(newest));
   TERRACE_ASSIGN_OR_RETURN(newest, parse_facts(pem));
+  note_life(client.name, newest);
   const std::string who = "client " + client.name;
   service_.engine().note("renew-certificate", who, "serial " + newest.serial,
                          Actor{.text = who + " from " + client.address, .administrator = false});
@@ -207,6 +214,26 @@ Result<std::string> Clients::renew(const RemoteClient& client, CertificateFacts&
 
 uint32_t Clients::number_of(const std::string& name) {
   return numbers_.try_emplace(name, static_cast<uint32_t>(numbers_.size())).first->second;
+}
+
+void Clients::note_life(const std::string& client, const CertificateFacts& certificate) {
+  Life& known = lives_[client];
+  if (certificate.ends_s > known.ends_s)
+    known = {.serial = certificate.serial, .begins_s = certificate.begins_s, .ends_s = certificate.ends_s};
+}
+
+std::vector<CertificateEnd> Clients::certificate_ends() {
+  const int64_t now_s = std::time(nullptr);
+  std::erase_if(lives_, [&](const auto& one) {
+    return now_s - one.second.ends_s > ended_told_s || credentials_.is_revoked(one.second.serial);
+  });
+  std::vector<CertificateEnd> ends;
+  for (const auto& [client, life] : lives_)
+    ends.push_back({.what = "client",
+                    .name = client,
+                    .days_left = life.ends_s <= now_s ? -1 : days_left(life.ends_s, now_s),
+                    .soon = ends_soon(life.begins_s, life.ends_s, now_s)});
+  return ends;
 }
 
 // Whoever has a certificate of the CA is somebody: the audit log has what it was refused.

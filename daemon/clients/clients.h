@@ -17,7 +17,9 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "daemon/model/certificate_end.h"
 #include "daemon/rpc/service.h"
 #include "daemon/tls/credentials.h"
 #include "daemon/tls/handshakes.h"
@@ -47,6 +49,10 @@ class Clients final : private kj::TaskSet::ErrorHandler {
   // From now on who is connected may have its certificate renewed, where `credentials` can.
   void renew_certificates() { renews_ = true; }
 
+  // When the certificates end with which clients came since the start: of each name the one that ends last. One that
+  // was revoked is left out, and one that ended a week ago.
+  std::vector<CertificateEnd> certificate_ends();
+
  private:
   struct Port {
     kj::Own<kj::ConnectionReceiver> receiver;
@@ -54,6 +60,10 @@ class Clients final : private kj::TaskSet::ErrorHandler {
     PortProtocol protocol;
   };
   struct Served;
+  struct Life {  // of a certificate
+    std::string serial;
+    int64_t begins_s = 0, ends_s = 0;
+  };
 
   kj::Promise<void> accept_loop(Port& port);
   kj::Promise<void> greet(kj::AuthenticatedStream stream, const Port& port);
@@ -63,6 +73,7 @@ class Clients final : private kj::TaskSet::ErrorHandler {
   void close_revoked();
   Result<std::string> renew(const RemoteClient& client, CertificateFacts& newest);
   uint32_t number_of(const std::string& name);
+  void note_life(const std::string& client, const CertificateFacts& certificate);
   void deny(const RemoteClient& client, const std::string& why);
   void refuse_stranger(const Port& port, const std::string& address, const std::string& why);
   void log(const std::string& line);
@@ -74,6 +85,7 @@ class Clients final : private kj::TaskSet::ErrorHandler {
   Handshakes handshakes_;
   std::list<Port> ports_;
   std::map<std::string, uint32_t> numbers_;  // of names in certificates, which the CA bounds
+  std::map<std::string, Life> lives_;        // the same names
   std::set<Served*> served_;
   uint32_t lingering_ = 0;
   bool renews_ = false;

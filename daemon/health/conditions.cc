@@ -263,6 +263,18 @@ void HealthEngine::look_at_certificates(const HealthView& view) {
            .text = "the " + one.what + " " + one.name + " " + days(one.days_left),
            .advice = "renew it with `terrace cert`; the files are read again by themselves"});
   }
+  for (const HealthView::Certificate& one : view.clients) {
+    if (!one.ends_soon) continue;
+    holds({.code = HealthCode::certificate_ending,
+           .severity = one.days_left <= critical_days ? HealthSeverity::critical : HealthSeverity::warning,
+           .kind = one.what,
+           .name = one.name,
+           .text = "the certificate of client " + one.name + " " + days(one.days_left),
+           .advice =
+               "`terrace cert client " + one.name +
+               "`, and put the files in place of the old ones there; with [tls] renew_clients commands renew "
+               "theirs by themselves, browsers do not"});
+  }
 }
 
 void HealthEngine::look_at_agent(const HealthView::Agent& agent) {

@@ -71,7 +71,7 @@ struct HealthView {
   };
   struct Certificate {
     std::string what = {}, name = {};
-    int64_t days_left = 0;
+    int64_t days_left = 0;  // less than 0: it has ended
     bool ends_soon = false;
   };
   struct Denials {
@@ -115,6 +115,7 @@ struct HealthView {
   Fences fences;
   std::vector<Host> hosts = {};
   std::vector<Certificate> certificates = {};
+  std::vector<Certificate> clients = {};  // with which clients came; `what` is "client"
   std::vector<Denials> denials = {};
   std::vector<Programs> programs = {};
   std::vector<Lack> lacks = {};

@@ -224,6 +224,9 @@ void HealthWatch::gather_programs(HealthView& view) const {
 }
 
 void HealthWatch::gather_hosts(HealthView& view) const {
+  if (client_ends_)
+    for (const CertificateEnd& end : client_ends_())
+      view.clients.push_back({end.what, end.name, end.days_left, end.soon});
   const HostDirectory* hosts = service_.hosts();
   if (hosts == nullptr) return;
   for (const HostStatus& host : hosts->states()) {

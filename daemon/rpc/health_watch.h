@@ -13,11 +13,14 @@
 
 #include <kj/async.h>
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/health/health_engine.h"
+#include "daemon/model/certificate_end.h"
 
 namespace terrace::daemon {
 
@@ -39,6 +42,10 @@ class HealthWatch final : private kj::TaskSet::ErrorHandler {
   void begin();
   // Looks now.
   const HealthEngine& look();
+  // Who knows when clients' certificates end; empty: nobody does.
+  void tell_ends_of_clients(std::function<std::vector<CertificateEnd>()> ends) {
+    client_ends_ = std::move(ends);
+  }
 
  private:
   void taskFailed(kj::Exception&& exception) override;
@@ -59,6 +66,7 @@ class HealthWatch final : private kj::TaskSet::ErrorHandler {
   Service& service_;
   const HealthWatchOptions options_;
   HealthEngine engine_;
+  std::function<std::vector<CertificateEnd>()> client_ends_;
   std::optional<HealthView::Disk> disk_;
   std::vector<HealthView::Memdev> memdevs_;
   uint64_t memdevs_asked_ns_ = 0;  // 0: never

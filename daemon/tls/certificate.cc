@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <openssl/err.h>
+#include <openssl/evp.h>
 #include <openssl/rand.h>
+#include <openssl/sha.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -95,6 +97,41 @@ int64_t unix_time(const ASN1_TIME& time) {
   return ASN1_TIME_to_tm(&time, &broken) == 1 ? static_cast<int64_t>(::timegm(&broken)) : 0;
 }
 
+namespace {
+
+// Each part with its length before it. Empty: libcrypto could not say.
+std::string holder_of(const X509& certificate, const std::string& name) {
+  const int at = X509_get_ext_by_NID(&certificate, NID_subject_alt_name, -1);
+  const X509_EXTENSION* extension = at < 0 ? nullptr : X509_get_ext(&certificate, at);
+  const ASN1_OCTET_STRING* names =
+      extension == nullptr ? nullptr : X509_EXTENSION_get_data(const_cast<X509_EXTENSION*>(extension));
+  unsigned char* key = nullptr;
+  const int key_bytes = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(&certificate), &key);
+  if (key_bytes <= 0) return "";
+  std::string text;
+  const auto add = [&text](const void* bytes, size_t count) {
+    text += std::to_string(count) + ":";
+    text.append(static_cast<const char*>(bytes), count);
+  };
+  add(name.data(), name.size());
+  add(key, static_cast<size_t>(key_bytes));
+  OPENSSL_free(key);
+  if (names != nullptr) add(ASN1_STRING_get0_data(names), static_cast<size_t>(ASN1_STRING_length(names)));
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  if (EVP_Digest(text.data(), text.size(), digest, nullptr, EVP_sha256(), nullptr) != 1) return "";
+  return std::string(reinterpret_cast<const char*>(digest), sizeof(digest));
+}
+
+}  // namespace
+
+std::string shown_moment(int64_t unix_s) {
+  const std::time_t at = unix_s;
+  std::tm broken{};
+  char text[32] = "";
+  if (::gmtime_r(&at, &broken) != nullptr) std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &broken);
+  return text;
+}
+
 CertificateFacts facts_of(x509_st& certificate) {
   char name[256] = "";
   X509_NAME_get_text_by_NID(X509_get_subject_name(&certificate), NID_commonName, name, sizeof(name));
@@ -104,7 +141,8 @@ CertificateFacts facts_of(x509_st& certificate) {
           .ends_s = unix_time(*X509_get0_notAfter(&certificate)),
           .uris = alternative_names(certificate, GEN_URI),
           .dns_names = dns_names_of(certificate),
-          .der = der_of(certificate)};
+          .der = der_of(certificate),
+          .holder = holder_of(certificate, name)};
 }
 
 Result<Issuer> read_issuer(const std::string& ca, const std::string& key, int64_t days) {

@@ -24,6 +24,7 @@ struct CertificateFacts {
   std::vector<std::string> uris;       // among its alternative names
   std::vector<std::string> dns_names;  // the same, in lower case
   std::string der;                     // all of it
+  std::string holder;                  // a digest of its name, key and alternative names: what a renewal keeps
 };
 
 CertificateFacts facts_of(x509_st& certificate);
@@ -39,6 +40,9 @@ Result<Issuer> read_issuer(const std::string& ca, const std::string& key, int64_
 
 // PEM: `old`, which the CA had signed, with another serial and end; its name, key and uses stay.
 Result<std::string> issue_again(const Issuer& issuer, const CertificateFacts& old);
+
+// "2026-12-03 14:05:00Z", as `terrace cert` shows moments.
+std::string shown_moment(int64_t unix_s);
 
 Result<CertificateFacts> parse_facts(const std::string& pem);
 // Whether `fresh` can take the place of `old`: the same key and name, signed by `ca`, with a later end.

@@ -25,6 +25,14 @@ CertificateEnd end_of(const char* what, std::string name, int64_t begins_s, int6
           .soon = ends_soon(begins_s, ends_s, now_s)};
 }
 
+int64_t half_of(const CertificateFacts& one) {
+  return one.ends_s - (one.ends_s - one.begins_s) / 2;
+}
+
+bool half_is_over(const CertificateFacts& one, int64_t now_s) {
+  return now_s >= half_of(one);
+}
+
 }  // namespace
 
 std::string end_warning(const CertificateEnd& end) {
@@ -157,33 +165,37 @@ void Credentials::warn_of_ends() {
 
 Status Credentials::issue_with(const std::string& ca_key, int64_t days) {
   TERRACE_ASSIGN_OR_RETURN(issuer_, read_issuer(files_.ca, ca_key, days));
-  issued_file_ = ca_key.substr(0, ca_key.rfind('/') + 1) + "issued.pem";
+  issued_.emplace(ca_key.substr(0, ca_key.rfind('/') + 1), std::time(nullptr));
   return {};
 }
 
 // Noted first: `terrace cert revoke NAME` has to know what may be in use.
 Result<std::string> Credentials::renew(const CertificateFacts& old) {
+  const auto refused = [](ErrorCode code, std::string why) {
+    return Error{.code = code, .where = "renewCertificate", .detail = std::move(why)};
+  };
   if (!issuer_.has_value())
-    return Error{.code = ErrorCode::unsupported,
-                 .where = "renewCertificate",
-                 .detail = "this manager has no CA key ([tls] ca_key) to renew certificates with"};
+    return refused(ErrorCode::unsupported,
+                   "this manager has no CA key ([tls] ca_key) to renew certificates with");
   const int64_t now_s = std::time(nullptr);
-  if (old.ends_s - now_s > (old.ends_s - old.begins_s) / 2)
-    return Error{.code = ErrorCode::busy,
-                 .where = "renewCertificate",
-                 .detail = "the certificate has more than half of its life left"};
-  if (now_s + issuer_->days * 86'400 <= old.ends_s)
-    return Error{.code = ErrorCode::busy,
-                 .where = "renewCertificate",
-                 .detail =
-                     "the certificate is good for longer than a renewed one would be ([tls] renew_days of "
-                     "the manager)"};
+  if (!half_is_over(old, now_s))
+    return refused(ErrorCode::busy,
+                   "the certificate has more than half of its life left; it can be renewed from " +
+                       shown_moment(half_of(old)) + " on");
+  const int64_t life_s = issuer_->days * certificate_day_s;
+  if (now_s + life_s <= old.ends_s)
+    return refused(ErrorCode::busy,
+                   "the certificate is good for longer than a renewed one would be ([tls] renew_days of the "
+                   "manager); it can be renewed from " +
+                       shown_moment(old.ends_s - life_s) + " on");
+  const IssuedFile::Entry* before = issued_->newest_of(old);
+  if (before != nullptr && !half_is_over(before->facts, now_s)) {
+    if (is_revoked(before->facts.serial))
+      return refused(ErrorCode::permission_denied, "the certificate that it was renewed to was revoked");
+    return before->pem;
+  }
   TERRACE_ASSIGN_OR_RETURN(std::string pem, issue_again(*issuer_, old));
-  const UniqueFd file(
-      ::open(issued_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid() || ::write(file.get(), pem.data(), pem.size()) != static_cast<ssize_t>(pem.size()) ||
-      ::fsync(file.get()) != 0)
-    return os_error(errno, "renewCertificate", "cannot note a renewed certificate in " + issued_file_);
+  TERRACE_RETURN_IF_ERROR(issued_->note(pem, now_s));
   return pem;
 }
 

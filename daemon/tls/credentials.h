@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "daemon/model/certificate_end.h"
+#include "daemon/tls/issued.h"
 #include "daemon/tls/tls.h"
 #include "daemon/tls/watched_handshake.h"
 
@@ -43,8 +44,11 @@ class Credentials {
   // --- renewing: a manager that has the CA's key, and an agent that asks for it ---
   // Errors    as read_issuer
   Status issue_with(const std::string& ca_key, int64_t days);
-  // Another certificate for the holder of `old`, noted beside the CA's key.
-  // Errors    unsupported   there is no CA key; busy: it is not time yet
+  // Another certificate for the holder of `old`, noted beside the CA's key. Whoever asks again with one that was renewed
+  // already gets what was made then, until half of that one's life is over: a name has two of each life at most.
+  // Errors    unsupported         there is no CA key
+  //           busy                it is not time yet, and when it is; or `terrace cert` is at work there
+  //           permission_denied   what was made then is revoked
   Result<std::string> renew(const CertificateFacts& old);
   // Whether our own should be renewed now. At most once an hour.
   bool wants_renewal();
@@ -82,7 +86,7 @@ class Credentials {
   int64_t warned_s_ = 0, asked_s_ = 0;
   std::vector<std::function<void()>> changed_;
   std::optional<Issuer> issuer_;
-  std::string issued_file_;
+  std::optional<IssuedFile> issued_;
 };
 
 // What to say of one that ends soon. Empty: it does not.

@@ -4,6 +4,7 @@
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/clients/clients_test.py [TestClass[.test]]
 """
 
+import fcntl
 import json
 import os
 import pathlib
@@ -82,12 +83,12 @@ class Case(unittest.TestCase):
         self.cert("revoke", *arguments, "--ca", self.ca)
         shutil.copy(self.ca / "revoked.pem", self.revoked)
 
-    def made_by_openssl(self, name, ends_in_s, rights="role=operator"):
+    def made_by_openssl(self, name, ends_in_s, rights="role=operator", began_s=3600):
         """A client's certificate that ends to the second; `terrace cert` makes them by days."""
         folder = self.t.directory / f"openssl-{name}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "index").write_text("")
-        (folder / "serial").write_text("77aa\n")
+        (folder / "serial").write_text(f"77{os.urandom(6).hex()}\n")
         (folder / "ca.cnf").write_text(
             f"[ca]\ndefault_ca = d\n[d]\ndatabase = {folder}/index\nserial = {folder}/serial\n"
             f"new_certs_dir = {folder}\ndefault_md = sha256\npolicy = p\nx509_extensions = x\n"
@@ -101,7 +102,7 @@ class Case(unittest.TestCase):
             return time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + seconds))
         openssl("ca", "-batch", "-notext", "-config", folder / "ca.cnf", "-cert", self.ca / "ca.pem", "-keyfile",
                 self.ca / "ca.key", "-in", folder / "csr", "-out", self.ca / f"{name}.pem", "-startdate",
-                moment(-3600), "-enddate", moment(ends_in_s))
+                moment(min(-began_s, ends_in_s - 60)), "-enddate", moment(ends_in_s))
         (self.ca / f"{name}.key").chmod(0o600)
 
     # -- calls
@@ -282,6 +283,68 @@ class Renewed(Case):
         self.wait_log("was read again: 1 entries")
         self.denied("short", "cert", "renew", port=self.training, says="refused our certificate: it was revoked")
         self.assertEqual(len(self.audit("renew-certificate")), 1)
+
+    # Found by reading: each connection with the old certificate had another one made, and issued.pem grew by it.
+    def test_who_comes_again_with_an_old_certificate_gets_what_was_made_then(self):
+        self.start()
+        self.made_by_openssl("short", 600)
+        old = (self.ca / "short.pem").read_bytes()
+        serials = set()
+        for round_ in range(4):
+            (self.ca / "short.pem").write_bytes(old)
+            self.at("short", "status")
+            serials.add(self.shown("short")["serial"])
+            if round_ == 1:
+                self.t.restart(hard=True)
+        self.assertEqual(len(serials), 1)
+        self.assertEqual({row["detail"] for row in self.audit("renew-certificate")}, {f"serial {serials.pop()}"})
+        self.assertEqual((self.ca / "issued.pem").read_text().count("BEGIN"), 5)  # m, three clients, the renewed one
+        # When another is possible is said: at half of its life of seven days.
+        error = self.denied("short", "cert", "renew", says="more than half of its life left; it can be renewed from 20", code=7)
+        moment = time.mktime(time.strptime(error["message"].split("renewed from ")[1].split("Z")[0] + " UTC", "%Y-%m-%d %H:%M:%S %Z"))
+        self.assertAlmostEqual((moment - time.mktime(time.gmtime())) / 86400, 3.5, delta=0.1)
+        # One that was revoked is not handed out again.
+        self.revoke("--serial", self.shown("short")["serial"])
+        self.wait_log("was read again: 1 entries")
+        (self.ca / "short.pem").write_bytes(old)
+        self.denied("short", "cert", "renew", says="the certificate that it was renewed to was revoked")
+        # The same name with another key is another holder: what was made for one is of no use to it.
+        self.made_by_openssl("short", 600)
+        self.at("short", "cert", "renew")
+        self.assertEqual((self.ca / "issued.pem").read_text().count("BEGIN"), 6)
+
+    def test_what_ended_long_ago_leaves_the_list_of_what_was_issued(self):
+        self.made_by_openssl("gone", -31 * 86400)
+        self.made_by_openssl("lately", -86400)
+        issued = self.ca / "issued.pem"
+        before = issued.read_bytes()
+        pems = [(self.ca / f"{name}.pem").read_bytes() for name in ("gone", "lately")]
+        for name in ("gone", "lately"):
+            (self.ca / f"{name}.pem").unlink()
+        issued.write_bytes(pems[0] + before + pems[0] + pems[1])
+        self.start()
+        self.wait_log("2 certificates that ended more than 30 days ago were dropped from")
+        self.assertEqual(issued.read_bytes(), before + pems[1])
+        self.assertEqual(issued.stat().st_mode & 0o777, 0o600)
+        self.t.stop()
+        # One that is torn is nothing to throw away by mistake: then all of it stays.
+        torn = pems[0] + before[:-200] + b"\n" + pems[1]
+        issued.write_bytes(torn)
+        self.t.start()
+        self.assertEqual(issued.read_bytes(), torn)
+
+    def test_while_the_ca_is_in_use_nothing_is_made(self):
+        self.start()
+        self.made_by_openssl("short", 600)
+        before = (self.ca / "short.pem").read_bytes()
+        folder = os.open(self.ca, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            self.denied("short", "cert", "renew", says="in use by `terrace cert`; try again", code=7)
+        finally:
+            os.close(folder)
+        self.assertEqual((self.ca / "short.pem").read_bytes(), before)
+        self.at("short", "cert", "renew")
 
     def test_by_hand_the_end_is_told(self):
         self.start()

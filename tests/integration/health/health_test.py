@@ -19,9 +19,11 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "agents"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "clients"))
 import terrace_harness as harness  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 import certificates_test  # noqa: E402
+import clients_test  # noqa: E402
 import fabric as fabric_module  # noqa: E402
 
 MIB = 1 << 20
@@ -540,6 +542,58 @@ class Hosts(Asking, certificates_test.Case):
         self.assertIn("ends in 5 days", finding["text"])
         b.kill()
         self.cleared("certificate_ending", t=manager)
+
+
+@unittest.skipIf(shutil.which("openssl") is None, "openssl is not installed: nothing else makes old certificates")
+class Clients(Asking, clients_test.Case):
+    DAY = 86400
+
+    def begin(self, of_tls=""):
+        self.write_config(self.config.read_text().replace("[tls]", "[tls]" + of_tls) + config_text(LIMITS))
+        self.start()
+
+    def of(self, client):
+        return {one["name"]: one for one in self.t.cli("health", check=False).json["findings"]
+                if one["code"] == "certificate_ending"}.get(client)
+
+    def old(self, client, days):
+        self.made_by_openssl(client, days * self.DAY + 600, began_s=30 * self.DAY)
+        self.at(client, "status")
+
+    def test_certificates_of_clients_that_end(self):
+        self.begin()
+        self.at("ops", "status")
+        self.assertEqual(self.findings(), {})
+        self.old("weekly", 5)
+        finding = self.raised("certificate_ending")
+        self.assertEqual((finding["severity"], finding["kind"], finding["name"]), ("warning", "client", "weekly"))
+        self.assertEqual(finding["text"], "the certificate of client weekly ends in 5 days")
+        self.assertIn("`terrace cert client weekly`", finding["advice"])
+        self.old("late", 2)
+        self.assertEqual(self.of("late")["severity"], "critical")
+        # It comes with a newer one. Somebody else who still has the old one changes nothing.
+        old = (self.ca / "weekly.pem").read_bytes(), (self.ca / "weekly.key").read_bytes()
+        self.old("weekly", 200)
+        self.assertIsNone(self.of("weekly"))
+        (self.ca / "weekly.pem").write_bytes(old[0])
+        (self.ca / "weekly.key").write_bytes(old[1])
+        self.at("weekly", "status")
+        self.assertIsNone(self.of("weekly"))
+        self.revoke("late", "--client")
+        self.cleared("certificate_ending")
+
+    def test_one_that_a_command_renews_is_none(self):
+        self.begin(f'\nca_key = "{self.ca}/ca.key"\nrenew_days = 7\nrenew_clients = true\n')
+        self.old("weekly", 2)
+        self.assertEqual(len(self.audit("renew-certificate")), 1)
+        self.assertIsNone(self.of("weekly"))
+
+    def test_one_that_has_ended_is_told(self):
+        self.begin()
+        self.made_by_openssl("gone", 45, began_s=30 * self.DAY)
+        self.at("gone", "status")
+        self.assertEqual(self.of("gone")["severity"], "critical")
+        wait_until(lambda: self.of("gone")["text"] == "the certificate of client gone has ended", 120, "its end")
 
 
 if __name__ == "__main__":

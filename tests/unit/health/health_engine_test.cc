@@ -311,6 +311,17 @@ TEST_CASE("Health: certificates that end, of an agent and of the manager") {
   CHECK(w.find(HealthCode::certificate_ending)->kind == "ca");
   w.view.certificates[0].ends_soon = false;
   CHECK(w.look().cleared.size() == 1);
+  w.view.clients.push_back({.what = "client", .name = "ops", .days_left = 5, .ends_soon = true});
+  REQUIRE(w.look().raised.size() == 1);
+  CHECK(w.find(HealthCode::certificate_ending)->severity == HealthSeverity::warning);
+  CHECK(w.find(HealthCode::certificate_ending)->text == "the certificate of client ops ends in 5 days");
+  CHECK(w.find(HealthCode::certificate_ending)->advice.find("`terrace cert client ops`") != std::string::npos);
+  w.view.clients[0].days_left = -1;
+  REQUIRE(w.look().raised.size() == 1);
+  CHECK(w.find(HealthCode::certificate_ending)->severity == HealthSeverity::critical);
+  CHECK(w.find(HealthCode::certificate_ending)->text == "the certificate of client ops has ended");
+  w.view.clients.clear();
+  CHECK(w.look().cleared.size() == 1);
 }
 
 TEST_CASE("Health: an agent whose manager is away, and one without a guard") {
