@@ -31,6 +31,9 @@ class Claims {
   void after(const daemon::Command& command, const daemon::Step& step, const daemon::StateMachine& machine);
 
   bool growing(LeaseId id) const { return growths_.contains(id); }
+  // Growths under way, with the bytes of the lease afterwards; and what moves go to, which counts for no tenant.
+  const std::map<LeaseId, uint64_t>& growths() const { return growths_; }
+  const std::set<LeaseId>& targets() const { return targets_; }
 
  private:
   struct Use {

@@ -41,7 +41,9 @@ kj::Promise<void> AdminServer::status(StatusContext context) {
   return query(context, [this](StatusContext& c) {
     write_status(c.getResults().initServer());
     write_pools(c.getResults().initPools(static_cast<uint32_t>(state().pools().size())), service());
-    c.getResults().setLeases(static_cast<uint32_t>(state().leases().size()));
+    uint64_t leases = 0;  // who waits has none
+    for (const auto& [id, use] : state().pool_uses()) leases += use.leases;
+    c.getResults().setLeases(static_cast<uint32_t>(leases));
     write_health(c.getResults().initHealth());
   });
 }

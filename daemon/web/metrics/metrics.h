@@ -12,9 +12,6 @@
 
 namespace terrace::daemon {
 
-// Tenants with a series of their own; what the others have is told together, as tenant "".
-inline constexpr size_t metrics_tenants_max = 500;
-
 std::string metrics_of(Service& service);
 
 }  // namespace terrace::daemon

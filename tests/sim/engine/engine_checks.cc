@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is checked while the engine runs: each step before anything of it is out, each recovery, each commit; and
 // what holders are told.
+#include <utility>
+
 #include "core/base/limits.h"
 #include "tests/sim/engine/engine_manager.h"
 #include "tests/sim/manager/sim_store.h"
@@ -55,6 +57,8 @@ void EngineManager::applied(const daemon::Command& command, const daemon::Step& 
   backend_.know(state);
   ledger_.check(state);
   claims_.after(asked, step, state);
+  metrics_.applied(command, step);
+  stepped_ = true;
   if (const auto* rebound = std::get_if<daemon::RebindFinished>(&command); rebound && step.reply.ok())
     ++hand_overs_[rebound->lease];
   if (const auto* move = std::get_if<daemon::BeginMove>(&command); move && move->tenant.empty()) {
@@ -82,6 +86,7 @@ void EngineManager::recovered(const daemon::Recovery& recovery, const daemon::Ob
   ledger_.check(state);
   ledger_.check_settings(state);
   claims_.recovered(state);
+  stepped_ = true;
   daemon::StateMachine again;
   const auto repeated = again.recover(state.image(), observed, clock_.boot_id(), environment_.now_ns());
   if (!repeated.ok() || !repeated->delta.empty() || repeated->effects.size() != recovery.effects.size())
@@ -94,6 +99,7 @@ void EngineManager::recovered(const daemon::Recovery& recovery, const daemon::Ob
 }
 
 void EngineManager::durable(const daemon::Delta& delta) {
+  metrics_.committed();
   for (const auto& [id, row] : delta.leases) {
     const daemon::LeaseRow* now = machine().find_lease(id);
     if (row.has_value() && row->phase == LeasePhase::quarantined && now != nullptr &&
@@ -118,6 +124,12 @@ void EngineManager::check_stored() {
   if (image.reservations != stored.reservations)
     environment_.fail("the store misses a change of a reservation");
   if (image.owners != stored.owners) environment_.fail("the store misses a change of an owner");
+}
+
+void EngineManager::check_metrics() {
+  if (process_ == nullptr || !process_->recovered || !std::exchange(stepped_, false)) return;
+  metrics_.check_state(process_->engine->state(), claims_);
+  metrics_.check_engine(*process_->engine);
 }
 
 void EngineManager::look_after_moves() {

@@ -42,6 +42,7 @@ EngineManager::EngineManager(Environment& environment, SimStore& store, SimBacke
       backend_(backend),
       ledger_(ledger),
       claims_(environment),
+      metrics_(environment),
       clock_(environment) {
   log::silence();  // the trace is what a run says
   Prng& prng = environment.prng();
@@ -72,6 +73,7 @@ void EngineManager::begin() {
   process_ = std::make_unique<Process>(*this);
   Process& process = *process_;
   not_serving_since_ns_ = environment_.steady_ns();
+  metrics_.process_began();
   daemon::EngineOptions options = options_;
   options.job_queues = &process.jobs;
   process.engine =
@@ -116,6 +118,7 @@ void EngineManager::turn() {
   process.asked.remove_if([](const Asked& asked) { return asked.answered; });
   look_after_moves();
   check_stored();
+  check_metrics();
   give_up_lost_objects();
   if (process_ != nullptr && !timeless) wake_later();
 }
@@ -217,7 +220,9 @@ kj::Promise<Result<daemon::Reply>> as_reply(kj::Promise<Result<Answer>> promise)
 kj::Promise<Result<daemon::Reply>> submit_to(daemon::Engine& engine, daemon::Command command) {
   return std::visit(
       [&engine](auto& one) -> kj::Promise<Result<daemon::Reply>> {
-        if constexpr (daemon::Asked<std::decay_t<decltype(one)>>) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(one)>, daemon::Grant>) {
+          return as_reply(engine.submit_grant(std::move(one), {"somebody"}).answer);
+        } else if constexpr (daemon::Asked<std::decay_t<decltype(one)>>) {
           return as_reply(engine.submit(std::move(one), {"somebody"}));
         } else {
           KJ_FAIL_REQUIRE("a client sends a report of the shell");
@@ -254,8 +259,9 @@ void EngineManager::answer(kj::Promise<Result<daemon::Reply>> promise, ReplyActi
   Asked& asked = process.asked.emplace_back();
   asked.grant = std::move(grant);
   process.tasks.add(asked.canceler.wrap(kj::mv(promise))
-                        .then([&asked, &process, reply = std::move(reply)](Result<daemon::Reply> result) {
+                        .then([this, &asked, &process, reply = std::move(reply)](Result<daemon::Reply> result) {
                           asked.answered = true;
+                          if (asked.grant != Key()) metrics_.grant_answered(result);
                           if (process.fate.strikes("before a reply")) return;
                           if (reply) reply(result);
                           (void)process.fate.strikes("after a reply");

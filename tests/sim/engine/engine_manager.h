@@ -24,6 +24,7 @@
 #include "tests/sim/engine/sim_jobs.h"
 #include "tests/sim/ledger.h"
 #include "tests/sim/manager/manager.h"
+#include "tests/sim/metrics_check.h"
 
 namespace terrace::sim {
 
@@ -105,6 +106,7 @@ class EngineManager final : public Manager,
                  const daemon::StateMachine& state) override;
   void durable(const daemon::Delta& delta);
   void check_stored();
+  void check_metrics();
   bool takes_part_of_the_dead(const daemon::Command& command) const;
 
   // HolderNotifier
@@ -119,6 +121,8 @@ class EngineManager final : public Manager,
   SimBackend& backend_;
   Ledger& ledger_;
   Claims claims_;
+  MetricsCheck metrics_;
+  bool stepped_ = false;  // since the metrics were compared
   NoticeAction notice_;
   MoveRequest move_request_;
 

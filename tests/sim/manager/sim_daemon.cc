@@ -28,7 +28,12 @@ bool report(const daemon::Command& command) {
 }  // namespace
 
 SimDaemon::SimDaemon(Environment& environment, SimStore& store, SimBackend& backend, Ledger& ledger)
-    : environment_(environment), store_(store), backend_(backend), ledger_(ledger), claims_(environment) {}
+    : environment_(environment),
+      store_(store),
+      backend_(backend),
+      ledger_(ledger),
+      claims_(environment),
+      metrics_(environment) {}
 
 void SimDaemon::later(uint64_t delay_ns, std::function<void()> action) {
   environment_.after(delay_ns, [this, generation = generation_, action = std::move(action)] {
@@ -162,6 +167,7 @@ void SimDaemon::check_applied(const daemon::Command& command, const daemon::Step
   backend_.know(machine_);
   ledger_.check(machine_);
   claims_.after(command, step, machine_);
+  metrics_.check_state(machine_, claims_);
   if (const auto* rebound = std::get_if<daemon::RebindFinished>(&command); rebound && step.reply.ok())
     ++hand_overs_[rebound->lease];
   if (!step.reply.ok() && !step.delta.empty() && !report(command))

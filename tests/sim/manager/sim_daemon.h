@@ -24,6 +24,7 @@
 #include "tests/sim/manager/manager.h"
 #include "tests/sim/manager/sim_backend.h"
 #include "tests/sim/manager/sim_store.h"
+#include "tests/sim/metrics_check.h"
 
 namespace terrace::sim {
 
@@ -120,6 +121,7 @@ class SimDaemon final : public Manager {
   SimBackend& backend_;
   Ledger& ledger_;
   Claims claims_;
+  MetricsCheck metrics_;
   NoticeAction notice_;
   MoveRequest move_request_;
 

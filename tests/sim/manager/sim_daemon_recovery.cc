@@ -100,6 +100,7 @@ void SimDaemon::recover() {
   ledger_.check(machine_);
   ledger_.check_settings(machine_);
   claims_.recovered(machine_);
+  metrics_.check_state(machine_, claims_);
   check_idempotent(recovery, observed);
   if (!repair(recovery)) return;
   if (recovery.delta.empty()) {
