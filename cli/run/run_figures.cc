@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
+#include "cli/run/run_heat.h"
 #include "core/base/limits.h"
 
 namespace terrace::cli {
@@ -21,7 +24,10 @@ std::string name_of_program(const std::string& called) {
 
 }  // namespace
 
-std::optional<TierRangeView> heap_range_of(pid_t pid) {
+namespace {
+
+// The page of a process of this user, with its heap. `cells` may be null.
+std::optional<TierRangeView> look_at_heap(pid_t pid, std::vector<uint8_t>* cells) {
   const std::string directory = layout::tier_page_directory + std::to_string(::geteuid());
   const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return std::nullopt;
@@ -29,9 +35,29 @@ std::optional<TierRangeView> heap_range_of(pid_t pid) {
   if (!file.ok()) return std::nullopt;
   auto page = file->read();
   if (!page.ok()) return std::nullopt;
-  for (TierRangeView& range : page->ranges)
-    if (range.name == "heap") return std::move(range);
+  for (TierRangeView& range : page->ranges) {
+    if (range.name != "heap") continue;
+    if (cells != nullptr && range.has_cells)
+      if (auto read = file->cells(range); read.ok()) *cells = std::move(*read);
+    return std::move(range);
+  }
   return std::nullopt;
+}
+
+// Of the process whose heap is the largest of those that are sampled.
+void add_heat(pid_t pid, RunFigures* figures) {
+  std::vector<uint8_t> cells;
+  const auto range = look_at_heap(pid, &cells);
+  if (!range.has_value() || cells.empty()) return;
+  HeatBands heat = heat_bands(range->granule_bytes() * range->numbers.granules_per_cell, cells);
+  figures->bands = std::move(heat.bands);
+  figures->band_bytes = heat.band_bytes;
+}
+
+}  // namespace
+
+std::optional<TierRangeView> heap_range_of(pid_t pid) {
+  return look_at_heap(pid, nullptr);
 }
 
 RunFigures figures_of(const RunDocument& run) {
@@ -58,6 +84,8 @@ RunFigures figures_of(const RunDocument& run) {
 void RunTeller::add_engines(const RunDocument& run, RunFigures* figures) {
   std::map<pid_t, uint64_t> stalled;
   double hits = 0;
+  uint64_t largest_bytes = 0;
+  pid_t largest = 0;
   for (const supply::ProcessReport& process : run.report.processes) {
     if (!process.running || process.migration != supply::MigrationState::running) continue;
     const auto range = heap_range_of(process.pid);
@@ -67,10 +95,15 @@ void RunTeller::add_engines(const RunDocument& run, RunFigures* figures) {
     if (numbers.sweeps == 0) continue;
     const uint64_t bytes = numbers.ddr_bytes + numbers.cxl_bytes;
     figures->sampled_bytes += bytes;
+    if (bytes > largest_bytes) {
+      largest_bytes = bytes;
+      largest = process.pid;
+    }
     hits += static_cast<double>(bytes) * std::min<uint32_t>(numbers.ddr_hit_permille, 1000);
   }
   if (figures->sampled_bytes != 0)
     figures->ddr_hit_permille = static_cast<uint32_t>(hits / static_cast<double>(figures->sampled_bytes));
+  if (largest != 0) add_heat(largest, figures);
   for (const auto& [pid, ns] : stalled_)
     if (const auto now = stalled.find(pid); now == stalled.end() || now->second < ns) stalled_before_ += ns;
   stalled_ = std::move(stalled);

@@ -88,6 +88,15 @@ struct RunCounters {   # since the run's start
   fallbacks @6 :UInt64; # large requests that found no room, and that plain memory served
 }
 
+struct RunHeat {       # where a program's accesses go: the heap of its process with the most sampled memory, as bands of
+                       # equal size from the heap's start to its last memory. Lists have an entry a band, 64 at most
+  bandBytes @0 :UInt64;
+  heat @1 :List(UInt8); # accesses a second of a granule there, on average: 0 none, else 1 and so many eighths of a
+                       # doubling over one. An estimate, to be compared within one program
+  ddrPercent @2 :List(UInt8); # of the band, what lies in DDR
+  cxlPercent @3 :List(UInt8); # and in leased memory; the rest has no memory
+}
+
 struct RunFigures {    # what a program says of its memory: a report, not a measurement of ours (docs/design/0033-runs.md)
   program @0 :Text;
   processes @1 :UInt32;
@@ -102,6 +111,7 @@ struct RunFigures {    # what a program says of its memory: a report, not a meas
   counters @10 :RunCounters;
   toldBefore @11 :RunCounters $Json.hidden; # of `counters`, what was told over an earlier connection; the same in
                        # every report of a connection
+  heat @12 :RunHeat $Json.nullable; # absent: nobody looks at accesses, or of a program that is older
 }
 
 struct RunInfo {       # a program that reports, while its connection lives

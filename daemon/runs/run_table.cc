@@ -59,6 +59,20 @@ std::string is_above(const char* name, uint64_t value, uint64_t most) {
          std::to_string(most) + ")";
 }
 
+Status check_bands(const RunFigures& figures) {
+  if (figures.bands.size() > run_bands_max)
+    return refusal(is_above("heat: the number of bands", figures.bands.size(), run_bands_max));
+  if (figures.bands.empty()) return {};
+  const uint64_t most = run_bytes_max / run_bands_max;
+  if (figures.band_bytes == 0 || figures.band_bytes > most)
+    return refusal("heat: bandBytes of " + std::to_string(figures.band_bytes) + " is not from 1 to " +
+                   std::to_string(most));
+  for (const RunBand& band : figures.bands)
+    if (const uint32_t all = uint32_t{band.ddr_percent} + band.cxl_percent; all > 100)
+      return refusal(is_above("heat: ddrPercent with cxlPercent of a band", all, 100));
+  return {};
+}
+
 Status check(const RunFigures& figures) {
   for (const Size& size : sizes)
     if (figures.*size.value > run_bytes_max)
@@ -74,7 +88,7 @@ Status check(const RunFigures& figures) {
       return refusal(std::string(counter.name) + ": " + std::to_string(before) + " told before, of " +
                      std::to_string(all) + " in all");
   }
-  return {};
+  return check_bands(figures);
 }
 
 // RT1: what was counted stays counted.

@@ -28,6 +28,7 @@ inline constexpr uint64_t run_silent_ns = 60 * ns_per_s;
 // A report with a greater number is refused: 4 PiB, and four million billions of anything that is counted.
 inline constexpr uint64_t run_bytes_max = uint64_t{1} << 52;
 inline constexpr uint64_t run_count_max = uint64_t{1} << 62;
+inline constexpr size_t run_bands_max = 64;
 inline constexpr uint32_t run_processes_max = 1u << 22;  // the kernel's own bound
 
 struct RunCounters {
@@ -35,6 +36,13 @@ struct RunCounters {
   uint64_t promoted_bytes = 0, demoted_bytes = 0;
   uint64_t stalled_ns = 0;
   uint64_t refused = 0, fallbacks = 0;
+};
+
+// A part of a program's heap (RunHeat of the schema).
+struct RunBand {
+  uint8_t heat = 0, ddr_percent = 0, cxl_percent = 0;
+
+  bool operator==(const RunBand&) const = default;
 };
 
 struct RunFigures {
@@ -46,6 +54,8 @@ struct RunFigures {
   uint32_t ddr_hit_permille = 0;
   RunCounters counters;     // since the run's start
   RunCounters told_before;  // of these, over an earlier connection
+  std::vector<RunBand> bands;
+  uint64_t band_bytes = 0;
 };
 
 // Who reports, as the manager knows it.

@@ -193,6 +193,17 @@ void counters_to_wire(const RunCounters& counters, rpc::RunCounters::Builder wir
   wire.setFallbacks(counters.fallbacks);
 }
 
+void bands_to_wire(const RunFigures& figures, rpc::RunHeat::Builder wire) {
+  const auto count = static_cast<uint32_t>(figures.bands.size());
+  wire.setBandBytes(figures.band_bytes);
+  auto heat = wire.initHeat(count), ddr = wire.initDdrPercent(count), cxl = wire.initCxlPercent(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    heat.set(i, figures.bands[i].heat);
+    ddr.set(i, figures.bands[i].ddr_percent);
+    cxl.set(i, figures.bands[i].cxl_percent);
+  }
+}
+
 }  // namespace
 
 void run_to_wire(const RunFigures& figures, const RunCounters& told_before, rpc::RunFigures::Builder wire) {
@@ -208,6 +219,7 @@ void run_to_wire(const RunFigures& figures, const RunCounters& told_before, rpc:
   wire.setDdrHitPermille(figures.ddr_hit_permille);
   counters_to_wire(figures.counters, wire.initCounters());
   counters_to_wire(told_before, wire.initToldBefore());
+  if (!figures.bands.empty()) bands_to_wire(figures, wire.initHeat());
 }
 
 bool ends_with_holders(const LeaseRequest& request) {

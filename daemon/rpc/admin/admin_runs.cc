@@ -16,6 +16,17 @@ void write_counters(rpc::RunCounters::Builder out, const RunCounters& counters) 
   out.setFallbacks(counters.fallbacks);
 }
 
+void write_heat(rpc::RunHeat::Builder out, const RunFigures& figures) {
+  const auto count = static_cast<uint32_t>(figures.bands.size());
+  out.setBandBytes(figures.band_bytes);
+  auto heat = out.initHeat(count), ddr = out.initDdrPercent(count), cxl = out.initCxlPercent(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    heat.set(i, figures.bands[i].heat);
+    ddr.set(i, figures.bands[i].ddr_percent);
+    cxl.set(i, figures.bands[i].cxl_percent);
+  }
+}
+
 void write_figures(rpc::RunFigures::Builder out, const RunFigures& figures) {
   out.setProgram(figures.program);
   out.setProcesses(figures.processes);
@@ -29,6 +40,7 @@ void write_figures(rpc::RunFigures::Builder out, const RunFigures& figures) {
   out.setDdrHitPermille(figures.ddr_hit_permille);
   write_counters(out.initCounters(), figures.counters);
   write_counters(out.initToldBefore(), figures.told_before);
+  if (!figures.bands.empty()) write_heat(out.initHeat(), figures);
 }
 
 void write_run(rpc::RunInfo::Builder out, const Run& run, uint64_t now_ns) {

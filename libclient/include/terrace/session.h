@@ -136,6 +136,15 @@ struct RunCounters {
   bool operator==(const RunCounters&) const = default;
 };
 
+// A part of a program's heap, as RunFigures has it.
+struct RunBand {
+  uint8_t heat = 0;         // accesses a second of a granule, on average: 0 none, else 1 + 8 × log2 of them
+  uint8_t ddr_percent = 0;  // of the band, what lies in DDR,
+  uint8_t cxl_percent = 0;  // and in leased memory; the rest has no memory
+
+  bool operator==(const RunBand&) const = default;
+};
+
 // What a program's memory does, as Session::report_run() tells it to the manager.
 struct RunFigures {
   std::string program;       // its name: printable, at most 127 bytes
@@ -148,6 +157,9 @@ struct RunFigures {
   uint64_t sampled_bytes = 0;     // of memory whose accesses are looked at; 0: nobody looks
   uint32_t ddr_hit_permille = 0;  // of its accesses, those that DDR served: an estimate
   RunCounters counters;
+  // Where accesses go, from the start of the largest heap whose accesses are looked at; empty: not known. At most 64.
+  std::vector<RunBand> bands;
+  uint64_t band_bytes = 0;  // of each
 };
 
 // The present or last owner of a part of a shared_coherent lease.

@@ -319,6 +319,51 @@ class Console(unittest.TestCase):
         run.communicate(b"\n", timeout=60)
         self.b.wait(lambda: rows() == [], "the end of the run on its page")
 
+    def test_where_accesses_go_is_drawn_over_time(self):
+        """Answers of the manager's own, with bands put into their runs: a report each time that the page asks."""
+        run = self.t.popen(self.t.terrace, "run", "--ddr", "8M", "--cxl", "32M", "--policy", "static", "--", "/usr/bin/python3", "-c",
+                           "kept = bytearray(20 << 20); input()", stdin=subprocess.PIPE,
+                           env={"TERRACE_MALLOC_LIBRARY": harness.find_binary("libterrace_heap.so")})
+        self.addCleanup(run.kill)
+        self.at("tiering")
+        self.b.wait_text("No run says it.")
+        self.assertFalse(self.b.js("return !!document.querySelector('#heat')"))
+        # Of four bands of 1 MiB: hot in DDR, hot in leased memory, cold in leased memory, no memory.
+        self.b.js("""const asked = window.fetch;
+            window.heat = {band_bytes: 1 << 20, heat: [97, 97, 0, 0], ddr_percent: [100, 0, 0, 0], cxl_percent: [0, 100, 100, 0]};
+            window.fetch = async (path, options) => {
+              const answer = await asked(path, options);
+              if (path !== '/api/v1/runs') return answer;
+              const said = await answer.json(), age = 1e6;
+              for (const run of said.runs) Object.assign(run, {age_ns: age, figures: {...run.figures, sampled_bytes: 3 << 20, heat: window.heat}});
+              return new Response(JSON.stringify(said), {status: 200});
+            }""")
+        pixels = lambda: self.b.colours_of("#heat")
+        self.b.wait(lambda: self.legend("in DDR") and pixels().get(self.legend("in DDR"), 0) > 100, "the first report in the picture")
+        ddr, cxl, cold = self.legend("in DDR"), self.legend("in leased memory"), "#e6eaf0"
+        first = pixels()
+        self.assertEqual(set(first), {ddr, cxl, cold})
+        self.assertEqual(first[ddr], first[cxl])
+        self.assertEqual(first[cold], first[cxl])
+        self.assertIn("4 bands of 1 MiB. Of the hottest quarter of what is used now 100 % lies in DDR.", self.b.find("#heat-said").text)
+        self.b.wait(lambda: pixels()[ddr] > first[ddr] * 1.5, "the next report beside it")
+        # What was hot is cold now, and the other way round: earlier reports stay as they were.
+        self.b.js("window.heat = {...window.heat, heat: [0, 0, 97, 0]}")
+        self.b.wait_text("Of the hottest quarter of what is used now 0 % lies in DDR.")
+        now = pixels()
+        self.assertGreater(now[ddr], 0)
+        self.assertGreater(now[cold], now[ddr] - first[ddr])
+        self.assertRegex(self.b.find("#heat").get_attribute("aria-label"), r"^Heat map of python3 · .*, \d+ reports\.")
+        move = browser.webdriver.ActionChains(self.b.driver)
+        canvas = self.b.find("#heat")
+        move.move_to_element_with_offset(canvas, canvas.size["width"] // 2 - 4, -canvas.size["height"] // 2 + 3).perform()
+        self.b.wait_text("0 B to 1 MiB, ")
+        self.b.wait_text("0 /s to a granule, 100 % in DDR, 0 % in leased memory.")
+        self.assert_clean()
+        run.communicate(b"\n", timeout=60)
+        self.b.wait_text("No program reports. Those under terrace run do, once they hold leases.")
+        self.assertFalse(self.b.js("return !!document.querySelector('#heat')"))
+
     def compute(self, trace, **options):
         """Chooses a file, sets options by their names, and waits for the figures."""
         self.b.find("#trace").send_keys(str(trace))

@@ -195,6 +195,15 @@ class RunsTest(unittest.TestCase):
         self.assertGreater(now["terrace_run_stalled_seconds_total"], 0)
         self.assertGreaterEqual(now["terrace_run_sampled_bytes"], 80 * MIB)
         self.assertAlmostEqual(now['terrace_run_hit_ratio{tier="ddr"}'] + now['terrace_run_hit_ratio{tier="cxl"}'], 1)
+        # Where its accesses go, in at most 64 bands.
+        heat = wait_until(lambda: (heat := self.runs()[0]["figures"]["heat"]) and any(heat["heat"]) and heat, PATIENCE, "bands that are used")
+        self.assertLessEqual(len(heat["heat"]), 64)
+        self.assertGreaterEqual(len(heat["heat"]) * heat["band_bytes"], 80 * MIB)
+        self.assertEqual({len(heat[key]) for key in ("heat", "ddr_percent", "cxl_percent")}, {len(heat["heat"])})
+        self.assertTrue(all(ddr + cxl <= 100 for ddr, cxl in zip(heat["ddr_percent"], heat["cxl_percent"])), heat)
+        in_ddr = sum(heat["ddr_percent"]) * heat["band_bytes"] / 100
+        self.assertLessEqual(in_ddr, 40 * MIB)  # of a budget of 32, as another moment had it
+        self.assertGreater(sum(heat["cxl_percent"]) * heat["band_bytes"] / 100, 30 * MIB)
         self.finish(process)
         after = self.until(lambda m: m["terrace_runs"] == 0, "the run's end")
         for name in ("promotions", "demotions", "stalled_seconds"):

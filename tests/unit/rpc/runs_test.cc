@@ -54,6 +54,40 @@ TEST_CASE("Runs: a report is its peer's and its tenant's, whatever it says, unti
   CHECK(runs == 0);
 }
 
+TEST_CASE("Runs: the bands of a heap come through, and lists that do not belong together are refused") {
+  Rpc t;
+  FixtureClient boss(t, 0, 1), client(t, 1000, 4242);
+  auto operator_ = t.admin(boss);
+  auto tenant = t.session(client);
+  const auto told = [&](uint32_t ddr_entries) {
+    auto request = tenant.reportRunRequest();
+    auto figures = request.initFigures();
+    figures.setProgram("redis-server");
+    auto heat = figures.initHeat();
+    heat.setBandBytes(4 * mib);
+    const auto fill = [](auto list, uint8_t first) {
+      for (uint32_t i = 0; i < list.size(); ++i) list.set(i, static_cast<uint8_t>(first + i));
+    };
+    fill(heat.initHeat(3), 40);
+    fill(heat.initDdrPercent(ddr_entries), 10);
+    fill(heat.initCxlPercent(3), 50);
+    return t.call(request);
+  };
+  REQUIRE(told(3).getError().getCode() == 0);
+  const auto reply = t.call(operator_.runsRequest());
+  const auto heat = reply.getRuns()[0].getFigures().getHeat();
+  CHECK(heat.getBandBytes() == 4 * mib);
+  REQUIRE(heat.getHeat().size() == 3);
+  CHECK(heat.getHeat()[2] == 42);
+  CHECK(heat.getDdrPercent()[1] == 11);
+  CHECK(heat.getCxlPercent()[0] == 50);
+  const auto wrong = told(2);
+  CHECK(std::string(wrong.getError().getDetail().cStr()).find("as long as each other") != std::string::npos);
+  CHECK(t.call(operator_.runsRequest()).getRuns()[0].getFigures().getHeat().getHeat().size() == 3);
+  REQUIRE(report(t, tenant, "redis-server", 1).getError().getCode() == 0);
+  CHECK(!t.call(operator_.runsRequest()).getRuns()[0].getFigures().hasHeat());
+}
+
 TEST_CASE("Runs: garbage is refused with its reason, and the last good report stays") {
   Rpc t;
   FixtureClient boss(t, 0, 1), client(t, 1000, 4242);

@@ -116,10 +116,34 @@ TEST_CASE("RunTable: numbers that cannot be are refused, and change nothing") {
   wrong = figures(11);
   wrong.processes = UINT32_MAX;
   refuses(wrong, "processes");
-  CHECK(table.refused() == 7);
+  wrong = figures(11);
+  wrong.bands.resize(run_bands_max + 1);
+  wrong.band_bytes = 2 * mib;
+  refuses(wrong, "number of bands");
+  wrong.bands.resize(run_bands_max);
+  wrong.band_bytes = 0;
+  refuses(wrong, "bandBytes");
+  wrong.band_bytes = run_bytes_max;
+  refuses(wrong, "bandBytes");
+  wrong.band_bytes = 2 * mib;
+  wrong.bands[7] = {.heat = 9, .ddr_percent = 60, .cxl_percent = 41};
+  refuses(wrong, "cxlPercent");
+  CHECK(table.refused() == 11);
   CHECK(table.sums(2).at("a").counters.promotions == 10);
   CHECK(table.sums(2).at("a").ddr_bytes == 100);
   CHECK(table.sums(2).at("a").reports == 1);
+}
+
+TEST_CASE("RunTable: bands of a heap are those of the last report") {
+  RunTable table;
+  RunFigures hot = figures(1);
+  hot.band_bytes = 2 * mib;
+  hot.bands = {{.heat = 40, .ddr_percent = 100}, {.heat = 0, .ddr_percent = 0, .cxl_percent = 100}};
+  REQUIRE(table.report(&connections[0], &sessions[0], owner("a"), hot, 1).ok());
+  CHECK(table.list()[0]->figures.bands == hot.bands);
+  CHECK(table.list()[0]->figures.band_bytes == 2 * mib);
+  REQUIRE(table.report(&connections[0], &sessions[0], owner("a"), figures(2), 2).ok());
+  CHECK(table.list()[0]->figures.bands.empty());
 }
 
 TEST_CASE("RunTable: sums of wild programs stay at the greatest number") {

@@ -122,9 +122,10 @@ TEST_CASE("json: the keys of every struct that is shown") {
         "age_ns agent copy_bytes_per_s demotions_per_s figures host pid promotions_per_s stalled_ns_per_s "
         "tenant uid");
   CHECK(keys(to_json(*Message<rpc::RunFigures>())) ==
-        "counters cxl_bytes ddr_bytes ddr_bytes_max ddr_hit_permille leased_bytes live_bytes plain_bytes "
+        "counters cxl_bytes ddr_bytes ddr_bytes_max ddr_hit_permille heat leased_bytes live_bytes plain_bytes "
         "processes "
         "program sampled_bytes");
+  CHECK(keys(to_json(*Message<rpc::RunHeat>())) == "band_bytes cxl_percent ddr_percent heat");
   CHECK(keys(to_json(*Message<rpc::RunCounters>())) ==
         "demoted_bytes demotions fallbacks promoted_bytes promotions refused stalled_ns");
   CHECK(keys(to_json(*Message<rpc::ServedSocket>())) == "path role tenant");

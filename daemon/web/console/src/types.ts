@@ -13,7 +13,8 @@ export interface RunCounters { promotions: number; demotions: number; promoted_b
   stalled_ns: number; refused: number; fallbacks: number }
 export interface RunFigures { program: string; processes: number; live_bytes: number; ddr_bytes: number; cxl_bytes: number;
   plain_bytes: number; ddr_bytes_max: number; leased_bytes: number; sampled_bytes: number; ddr_hit_permille: number | null;
-  counters: RunCounters }
+  counters: RunCounters; heat: RunHeat | null }
+export interface RunHeat { band_bytes: number; heat: number[]; ddr_percent: number[]; cxl_percent: number[] }
 export interface Run { host: string; agent: string | null; pid: number | null; uid: number | null; tenant: string;
   figures: RunFigures; promotions_per_s: number; demotions_per_s: number; copy_bytes_per_s: number; stalled_ns_per_s: number;
   age_ns: number }

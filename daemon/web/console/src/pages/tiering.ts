@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What programs say of their memory: runs by tier, with what moves, and the use of each lease.
-import { stateColour } from "../colours";
 import * as format from "../format";
+import { heatMap, tierColours } from "../heat_view";
 import { table, tableState } from "../table";
 import type { Lease, Run, Usage } from "../types";
 import { h, type Child, type VNode } from "../vdom";
@@ -34,7 +34,7 @@ export function tiering(view: View): Child {
   const all = view.store.get("leases")?.leases;
   if (!all) return loading();
   const told = all.filter((lease): lease is Told => lease.usage !== null);
-  const ddr = view.theme.dark ? "#d2a05d" : "#a36e2b", cxl = stateColour("leased", view.theme);
+  const { ddr, cxl } = tierColours(view.theme), runs = view.store.get("runs");
   const sum = (pick: (usage: Usage) => number): number => told.reduce((total, lease) => total + pick(lease.usage), 0);
   const parts = (usage: { ddr: number; cxl: number }) => [{ name: "DDR", bytes: usage.ddr, colour: ddr }, { name: "leased memory", bytes: usage.cxl, colour: cxl }];
   const total = { ddr: sum((usage) => usage.ddr_bytes), cxl: sum((usage) => usage.cxl_bytes) };
@@ -43,7 +43,8 @@ export function tiering(view: View): Child {
   return h("div", { class: "columns" },
     told.length > 0 && card("Where data lies", `${told.length} ${told.length === 1 ? "program" : "programs"} report`,
       bar(parts(total), total.ddr + total.cxl, "all programs"), legend(parts(total))),
-    runsTable(view.store.get("runs")?.runs ?? [], view.store.get("runs")?.left_out ?? 0, view),
+    runsTable(runs?.runs ?? [], runs?.left_out ?? 0, view),
+    runs && runs.runs.length > 0 && heatMap(runs.runs, view),
     h("section", { class: "card full" }, h("header", null, h("h2", null, "Leases in use"), h("div", { class: "aside" }, "as they report it, no measurement of the manager's")),
       table("Leases in use", told, [
         { name: "Program", show: (lease) => lease.usage.holder, sort: (lease) => lease.usage.holder },
@@ -55,5 +56,5 @@ export function tiering(view: View): Child {
         { name: "Split", show: split },
         { name: "Reported", show: (lease) => `${format.duration(lease.usage.age_ns)} ago`, sort: (lease) => lease.usage.age_ns, number: true },
       ], state, (lease) => String(lease.id), view.redraw, "No program reports its use. Those under terrace run do."),
-      h("p", { class: "hint" }, "What each process and range does, and which granules are hot, is known on its host only: terrace top and terrace tier map show it there.")));
+      h("p", { class: "hint" }, "What each process and range does, and which single granules are hot, is known on its host only: terrace top and terrace tier map show it there.")));
 }
