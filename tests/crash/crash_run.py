@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Crash runs: every declared failpoint, and kill -9 at random moments. `scripts/dev crash` starts this.
 
-    crash_run.py --build-dir build/sim [--size smoke|ci|full] [--soak-seconds S] [--seed S] [POINT...|soak]
+    crash_run.py --build-dir build/sim [--size smoke|ci|full] [--soak-seconds S] [--seed S] [--jobs N] [POINT...|soak]
 
 The list of points comes from `terraced --list-failpoints`. A run over all of them fails unless each declared
-point was hit and every promise held afterwards.
+point was hit and every promise held afterwards. Each run has a service of its own and mostly waits, for its clients or for
+a fold, so `--jobs` of them go on at a time, the longest first. The soak has the machine for itself.
 """
 
 import argparse
+import concurrent.futures
+import multiprocessing
+import os
 import pathlib
 import random
 import subprocess
@@ -25,6 +29,7 @@ from terrace_harness import HarnessError, find_binary  # noqa: E402
 # others it dies once: all of them in a full run, one chosen by the seed in CI.
 HITS = {"smoke": (1,), "ci": (1, 4), "full": (1, 2, 3, 7)}
 OTHER_HIT = 2
+LONGEST = ("calm", "drain", "unplug")  # of the workloads: these wait for a fold, or for all leases of a device
 SMOKE_POINTS = ("carve_after_reserve", "journal_before_append", "journal_after_sync", "reply_before_send",
                 "scrub_before_unlink", "recover_after_orphans")
 
@@ -42,7 +47,7 @@ def say(text):
 
 
 def run_one(what, action):
-    """Runs one scenario; returns what went wrong, or None."""
+    """Runs one scenario; returns what went wrong, or None, and how long it took in seconds."""
     begin = time.monotonic()
     try:
         action()
@@ -50,10 +55,9 @@ def run_one(what, action):
     except (Broken, HarnessError, subprocess.TimeoutExpired) as error:
         problem = str(error)
     seconds = time.monotonic() - begin
-    say(f"  {what:<40} {'ok' if problem is None else 'FAILED'}  {seconds:5.1f} s")
-    if problem is not None:
-        say("    " + problem.replace("\n", "\n    "))
-    return problem
+    told = f"  {what:<40} {'ok' if problem is None else 'FAILED'}  {seconds:5.1f} s"
+    say(told if problem is None else told + "\n    " + problem.replace("\n", "\n    "))  # at once: others talk beside it
+    return problem, seconds
 
 
 def runs_of(point, size, chance):
@@ -67,6 +71,20 @@ def runs_of(point, size, chance):
     return runs
 
 
+def run_point(programs, point, workload, hit, seed):
+    """One run of a point, as a job of its own process. Returns what run_one() does."""
+    return run_one(f"{point} @{hit} {workload}", lambda: scenario_of(workload)(programs, point, hit, seed + hit, workload))
+
+
+def run_points(programs, runs, seed, jobs):
+    """Each (point, workload, pass) of `runs`, `jobs` at a time; returns what run_point() said of each, in their order."""
+    first = sorted(range(len(runs)), key=lambda at: LONGEST.index(runs[at][1]) if runs[at][1] in LONGEST else len(LONGEST))
+    # Processes, since a service ends with the thread that started it; made before this one has threads.
+    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        begun = {at: pool.submit(run_point, programs, *runs[at], seed) for at in first}
+        return [begun[at].result() for at in range(len(runs))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("points", nargs="*", help="only these; 'soak' for the random kills. Default: all")
@@ -74,6 +92,8 @@ def main():
     parser.add_argument("--size", choices=tuple(HITS), default="full")
     parser.add_argument("--soak-seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=None, help="of the clients and of the soak; default: random")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)) + 1, metavar="N",
+                        help="runs at a time (default: one more than there are cores)")
     arguments = parser.parse_args()
 
     programs = Programs(arguments.build_dir)
@@ -88,25 +108,25 @@ def main():
     say(f"crash run, size {arguments.size}, seed {seed}")
 
     rows, broken = [], []
+    points = {name: runs_of(name, arguments.size, random.Random(f"{seed} {name}")) for name, _ in declared if name in chosen}
+    runs = [(name, workload, hit) for name, its_runs in points.items() for workload, hit in its_runs]
+    results = dict(zip(runs, run_points(programs, runs, seed, max(1, arguments.jobs))))
     for name, process in declared:
         if name not in chosen:
             continue
-        begin = time.monotonic()
-        runs = runs_of(name, arguments.size, random.Random(f"{seed} {name}"))
-        problems = [run_one(f"{name} @{hit} {workload}", lambda workload=workload, hit=hit: scenario_of(workload)(
-            programs, name, hit, seed + hit, workload)) for workload, hit in runs]
-        broken += [f"{name} @{hit} {workload}: {problem}" for problem, (workload, hit) in zip(problems, runs) if problem]
-        rows.append((name, process, " ".join(f"{workload}@{hit}" for workload, hit in runs),
-                     "FAILED" if any(problems) else "ok", f"{time.monotonic() - begin:.1f} s"))
+        its = {(workload, hit): results[name, workload, hit] for workload, hit in points[name]}
+        problems = {run: problem for run, (problem, _) in its.items() if problem}
+        broken += [f"{name} @{hit} {workload}: {problem}" for (workload, hit), problem in problems.items()]
+        rows.append((name, process, " ".join(f"{workload}@{hit}" for workload, hit in its),
+                     "FAILED" if problems else "ok", f"{sum(seconds for _, seconds in its.values()):.1f} s"))
 
     soaked = []
     if everything or "soak" in arguments.points:
-        begin = time.monotonic()
-        problem = run_one(f"soak of {arguments.soak_seconds:g} s", lambda: soaked.extend(
+        problem, seconds = run_one(f"soak of {arguments.soak_seconds:g} s", lambda: soaked.extend(
             soak(programs, arguments.soak_seconds, seed, lambda text: say(f"    {text}"))))
         broken += [f"soak: {problem}"] if problem else []
         measured = f"{soaked[0]} kills, {soaked[1]} operations acknowledged" if soaked else "-"
-        rows.append(("soak", "daemon", measured, "FAILED" if problem else "ok", f"{time.monotonic() - begin:.1f} s"))
+        rows.append(("soak", "daemon", measured, "FAILED" if problem else "ok", f"{seconds:.1f} s"))
     return conclude(rows, broken, declared, everything, seed)
 
 

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of the crash runs notice each kind of broken promise."""
 
+import contextlib
+import io
+import multiprocessing
 import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests/crash"), str(ROOT / "tests/support")]
 
+import crash_run  # noqa: E402
 from checks import (Broken, check_accounting, check_acknowledged, check_audit, check_disjoint,  # noqa: E402
                     check_settings)
 from journal import Granted, Journal, read_load  # noqa: E402
@@ -188,6 +193,33 @@ class ChecksTest(unittest.TestCase):
             journal = read_load(path)
         self.assertEqual({7: Granted(3, 4 * MIB, (("emu:a", 0, 4 * MIB),), open=("transfer",))}, journal.granted)
         self.assertEqual((2, 3), (journal.acknowledged, journal.answers))
+
+
+class RunsTest(unittest.TestCase):
+    """Runs go on side by side; what each gave is told in the order that was asked for."""
+
+    def run_all(self, runs, jobs, scenario):
+        with unittest.mock.patch.object(crash_run, "scenario_of", lambda _workload: scenario), \
+                contextlib.redirect_stdout(io.StringIO()):
+            return crash_run.run_points(None, runs, 7, jobs)
+
+    def test_results_keep_their_places_and_the_longest_begin(self):
+        with tempfile.NamedTemporaryFile("a+") as told:
+            def scenario(_programs, point, hit, seed, workload):
+                told.write(f"{point}{hit} {seed} {workload}\n")
+                told.flush()
+                if point == "b":
+                    raise Broken("a promise")
+
+            results = self.run_all([("a", "churn", 1), ("b", "churn", 4), ("c", "drain", 1), ("d", "calm", 4)], 1, scenario)
+            told.seek(0)
+            self.assertEqual(told.read().splitlines(), ["d4 11 calm", "c1 8 drain", "a1 8 churn", "b4 11 churn"])
+        self.assertEqual([problem for problem, _ in results], [None, "a promise", None, None])
+
+    def test_two_at_a_time(self):
+        meeting = multiprocessing.get_context("fork").Barrier(2)
+        results = self.run_all([("a", "churn", 1), ("b", "churn", 1)], 2, lambda *_: meeting.wait(60))
+        self.assertEqual([problem for problem, _ in results], [None, None])
 
 
 if __name__ == "__main__":
