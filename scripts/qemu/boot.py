@@ -35,6 +35,7 @@ class BootResult:
     retries: int = 0
     boot_s: float = 0.0   # from the start of QEMU to the last guest's being ready
     wall_s: float = 0.0
+    processor_s: float = 0.0  # of QEMU
     died: str = ""        # how the guest that was booted first came to its end before init
     broken: str = ""      # why it ended early; commands without an outcome were not run
 
@@ -45,6 +46,7 @@ class _Follower:
 
     def __init__(self, machine: Machine, on_end, patience: float = 1, start_again=None):
         self.machine = machine
+        self.earlier_s = 0.0  # processor time of the machines before this one
         self.cuts = 0
         self._start_again = start_again
         self._cut_at = None
@@ -76,6 +78,7 @@ class _Follower:
     def _cut_power(self) -> None:
         """QEMU is killed in the middle of whatever the guest does. The media keep what was stored; the rest is gone."""
         self.machine.close()
+        self.earlier_s += self.machine.processor_s
         self.cuts += 1
         self.machine = self._start_again(self.cuts, self._running)
         self.initialised = self.ready_at = self._cut_at = None
@@ -118,28 +121,30 @@ class _Follower:
 
 
 def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), on_end=lambda outcome: None,
-        on_tick=lambda: None, first: bool = True, patience: float = 1, until: float = math.inf) -> BootResult:
+        on_tick=lambda: None, first: bool = True, patience: float = 1, until=lambda: math.inf) -> BootResult:
     """One boot of as many guests as there are jobs. The guests are gone when this returns or raises. A boot that is
     not the first over its media keeps them when it is tried again. `patience` multiplies the limits here; those of
-    the commands are the caller's. At `until` (time.monotonic()) the guests are ended, whatever they do."""
+    the commands are the caller's. Once until() (time.monotonic()) is over the guests are ended, whatever they do."""
     begin = time.monotonic()
-    died = ""
+    died, processor_s = "", 0.0
     for attempt in range(BOOT_TRIES):
         if attempt and first:
             folder.reset()
-        result = _boot(folder, kernel, initramfs, jobs, forwards, on_end, on_tick, patience, until)
+        followers = []
+        result = _boot(followers, folder, kernel, initramfs, jobs, forwards, on_end, on_tick, patience, until)
+        processor_s += sum(follower.earlier_s + follower.machine.processor_s for follower in followers)
         result.retries, result.died = attempt, died
         if "before init" not in result.broken:
             break
         died = result.broken
-    result.wall_s = time.monotonic() - begin
+    result.wall_s, result.processor_s = time.monotonic() - begin, processor_s
     return result
 
 
-def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_end, on_tick, patience: float,
-          until: float) -> BootResult:
+def _boot(followers: list, folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_end, on_tick, patience: float,
+          until) -> BootResult:
+    """Fills `followers`, whose machines are closed when this returns or raises."""
     began = time.monotonic()
-    followers = []
     try:
         for host, job in enumerate(jobs):
             ports = forwards[host] if host < len(forwards) else ()
@@ -150,7 +155,7 @@ def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_e
         while not all(follower.finished for follower in followers):
             for follower in followers:
                 follower.step()
-                if time.monotonic() > until:
+                if time.monotonic() > until():
                     follower.give_up(OUT_OF_TIME)
             broken = next((follower for follower in followers if follower.broken), None)
             if broken:

@@ -102,7 +102,7 @@ class Job:
 
 
 class Machine:
-    """A running guest. It dies with this process, and with close()."""
+    """A running guest. It dies with the thread that made it, and with close()."""
 
     def __init__(self, folder: RunFolder, host: int, kernel: Kernel, initramfs: pathlib.Path, job: Job,
                  forwards: tuple = (), console: bool = False):
@@ -119,6 +119,7 @@ class Machine:
                             str(folder.exchange))
         self.command = guest.command_line(need_emulator(), folder.topology, files, forwards,
                                           "mon:stdio" if console else "stdio")
+        self.processor_s = 0.0  # of QEMU, known once this is closed
         self.began = time.monotonic()
         if console:
             self._process = subprocess.Popen(self.command, preexec_fn=_die_with_parent)
@@ -141,7 +142,9 @@ class Machine:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        # It stays until close(), which asks what it took.
+        return self._process.returncode is None and os.waitid(
+            os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def wait(self, limit_s=None) -> int:
         return self._process.wait(limit_s)
@@ -154,11 +157,23 @@ class Machine:
         return "\n".join(line.rstrip() for line in text.splitlines()[-lines:])
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
+        if self._process.returncode is not None:
+            return
+        os.kill(self._process.pid, signal.SIGKILL)  # Popen.kill() would collect one that has ended already
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        self.processor_s = _processor_s(self._process.pid)
         self._process.wait()
+
+
+def _processor_s(pid: int) -> float:
+    """What a process that has ended took, and was not asked for yet: guests run side by side, and this is of one."""
+    words = pathlib.Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rsplit(")", 1)[1].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)  # loaded here: beside threads a child must not wait for the loader's lock
 
 
 def _die_with_parent() -> None:
     PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

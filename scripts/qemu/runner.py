@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs tests of tests/guest/catalog.py: groups them into boots, and makes a table of what they gave."""
+"""Runs tests of tests/guest/catalog.py: groups them into boots, two guests at a time, and makes a table of what they gave."""
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import fnmatch
 import importlib
@@ -8,7 +10,6 @@ import json
 import math
 import os
 import pathlib
-import resource
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ TARGETS = ("terraced", "terrace", "terrace_malloc", "terrace_heap_preload", "lea
 CI_TARGETS = ("terraced", "terrace", "guest_tenant", "session_client", "handler_client", "shared_space_host", "kv_soak")  # what CI's selection starts
 PRESET = "sim"  # optimised, with failpoints; no sanitizers, which emulation would make ten times slower
 CI_LIMIT_S = 1800  # of the whole selection: three to four times what it takes on two idle processors
+GUESTS_AT_A_TIME = 2  # a guest alone keeps one processor busy and a bit of a second, and takes up to 3 GiB of memory
 SHOWN_LINES = 40
 
 
@@ -78,7 +80,7 @@ def show_list() -> None:
 
 
 class Runner:
-    """Boots what a list of tests needs. One guest at a time: each keeps two processors busy."""
+    """Boots what a list of tests needs, GUESTS_AT_A_TIME of them. A topology of several hosts has the machine for itself."""
 
     def __init__(self, preset: str = PRESET, kernel_folder: str = "", keep: bool = False, fresh_build: bool = True,
                  folder: str = "", targets: tuple = TARGETS):
@@ -114,12 +116,27 @@ class Runner:
         self._until = time.monotonic() + limit_s * self.patience
         rows = {test.name: Row(test.name, test.topology, reason=boot.OUT_OF_TIME) for test in tests}
         waiting = groups(tests)
-        while waiting and time.monotonic() < self._until:
-            group = waiting.pop(0)
-            left = self._run_group(group, rows)
-            if left and len(left) < len(group):  # the guest was lost in the middle: the others get a new one
-                waiting.insert(0, left)
+        begun, free = {}, GUESTS_AT_A_TIME  # begun: future -> its group
+        with concurrent.futures.ThreadPoolExecutor(GUESTS_AT_A_TIME) as pool, self._heartbeat():
+            try:
+                while begun or (waiting and time.monotonic() < self._until):
+                    while waiting and _guests(waiting[0]) <= free and time.monotonic() < self._until:
+                        group = waiting.pop(0)
+                        free -= _guests(group)
+                        begun[pool.submit(self._run_group, group, rows)] = group
+                    done, _ = concurrent.futures.wait(begun, return_when=concurrent.futures.FIRST_COMPLETED)
+                    for future in done:
+                        group, left = begun.pop(future), future.result()
+                        free += _guests(group)
+                        if left and len(left) < len(group):  # the guest was lost in the middle: the others get a new one
+                            waiting.insert(0, left)
+            except BaseException:
+                self._until = -math.inf  # those beside end now
+                raise
         return list(rows.values())
+
+    def _heartbeat(self):
+        return contextlib.nullcontext() if self.show_output else Heartbeat("guests")
 
     def _run_group(self, group: list, rows: dict) -> list:
         """Returns the tests that did not get their turn."""
@@ -138,14 +155,13 @@ class Runner:
         environment = {**self.environment(), **ports, "TERRACE_QEMU_BOOT": str(number)}
         jobs = [Job(tuple(self.command(test, test.commands[host]) for test in group), (),
                     tuple(environment.items())) for host in range(topology.hosts)]
-        processor_s = _processor_s()
         result = self._boot(group, folder, jobs, forwards, number == 0)
         if result.retries:
-            note("the guest was booted once more: " + result.died.replace("\n", "\n   | "))
-        note(f"booted in {duration(result.boot_s)}, {duration(result.wall_s)} in all; "
-             f"{duration(_processor_s() - processor_s)} of processor time")
+            note(f"{group[0].name}: the guest was booted once more: " + result.died.replace("\n", "\n   | "))
+        note(f"{group[0].name}: booted in {duration(result.boot_s)}, {duration(result.wall_s)} in all; "
+             f"{duration(result.processor_s)} of processor time")
         if result.broken:
-            note(result.broken.replace("\n", "\n   | "))
+            note(f"{group[0].name}: " + result.broken.replace("\n", "\n   | "))
         left = []
         for test in group:
             row = rows[test.name]
@@ -161,14 +177,13 @@ class Runner:
 
     def _boot(self, group: list, folder: RunFolder, jobs: list, forwards: list, first: bool) -> boot.BootResult:
         if not self.show_output:
-            with Heartbeat("guest"):
-                return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce, first=first,
-                                patience=self.patience, until=self._until)
+            return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce, first=first,
+                            patience=self.patience, until=lambda: self._until)
         tails = [_Tail(folder.share(host) / "out" / f"{test.name}.log", f"{host}| " if len(jobs) > 1 else "")
                  for test in group for host in range(len(jobs))]
         try:
             return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce,
-                            lambda: [tail.show() for tail in tails], first, self.patience, self._until)
+                            lambda: [tail.show() for tail in tails], first, self.patience, lambda: self._until)
         finally:
             for tail in tails:
                 tail.show()
@@ -221,10 +236,9 @@ class _Tail:
             print(f"{self._prefix}{line}", flush=True)
 
 
-def _processor_s() -> float:
-    """What the programs that this one started, and that have ended, took: on a busy machine it says more than a wall."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _guests(group: list) -> int:
+    """How many of GUESTS_AT_A_TIME a boot is. Several hosts keep all processors busy."""
+    return 1 if TOPOLOGIES[group[0].topology].hosts == 1 else GUESTS_AT_A_TIME
 
 
 def _forwards(test: GuestTest) -> tuple:

@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -232,7 +233,7 @@ class SelectionTest(unittest.TestCase):
 class Quiet:
     """A machine that reports what it is told to, a list at a time, then is as alive as it is told to be."""
 
-    host = 0
+    host, processor_s = 0, 1.5
 
     def __init__(self, *reports, alive=False):
         self.began = time.monotonic()
@@ -315,6 +316,7 @@ class PowerCutTest(unittest.TestCase):
             follower.step()
         self.assertTrue(first.closed)
         self.assertEqual(asked, [(1, "a")])
+        self.assertEqual(follower.earlier_s, first.processor_s)
         self.assertTrue(follower.finished)
         self.assertEqual((follower.broken, [o.code for o in follower.outcomes]), ("", [0]))
 
@@ -331,6 +333,85 @@ class PowerCutTest(unittest.TestCase):
         self.assertIs(boot._after_cuts(job, 0, ""), job)
         after = boot._after_cuts(job, 2, "b")
         self.assertEqual((after.commands, dict(after.environment)), (({"name": "b"},), {"X": "1", "TERRACE_QEMU_CUTS": "2"}))
+
+
+class ProcessTest(unittest.TestCase):
+    """QEMU as a process: followed to its end, ended, and asked what it took, whichever came first."""
+
+    def machine(self, *command):
+        made = machine.Machine.__new__(machine.Machine)
+        made.processor_s, made._process = 0.0, subprocess.Popen(command)
+        self.addCleanup(made.close)
+        return made
+
+    def test_one_that_ends_by_itself_tells_what_it_took(self):
+        made = self.machine(sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass")
+        while made.alive:
+            time.sleep(0.01)
+        made.close()
+        self.assertGreaterEqual(made.processor_s, 0.25)
+        self.assertFalse(made.alive)
+        made.close()
+
+    def test_one_that_goes_on_is_ended(self):
+        made = self.machine("sleep", "1000")
+        self.assertTrue(made.alive)
+        made.close()
+        self.assertFalse(made.alive)
+        self.assertEqual(made.wait(), -9)
+
+
+class SideBySideTest(unittest.TestCase):
+    """Which boots the runner has under way at a time."""
+
+    def run_all(self, tests, left=lambda group, turn: []):
+        machine = runner.Runner.__new__(runner.Runner)
+        machine.patience, machine.show_output = 1, True
+        self.beside, self.order, turns = {}, [], {}
+        under_way, changed = [], threading.Condition()
+
+        def run_group(group, rows):
+            name = group[0].name
+            with changed:
+                under_way.append(name)
+                self.order.append(name)
+                changed.notify_all()
+                # The next one has a while to begin, if it may.
+                changed.wait_for(lambda: len(under_way) > 1, 0.2)
+                self.beside[name] = set(under_way) | self.beside.get(name, set())
+            time.sleep(0.05)
+            with changed:
+                under_way.remove(name)
+                for test in group:
+                    rows[test.name].result = "passed"
+                turns[name] = turns.get(name, 0) + 1
+                return left(group, turns[name])
+
+        machine._run_group = run_group
+        return machine.run(tests)
+
+    @staticmethod
+    def guest_test(name, topology="plain"):
+        return runner.GuestTest(name, (("x",),) * guest.TOPOLOGIES[topology].hosts, topology, alone=True)
+
+    def test_two_guests_at_a_time_and_several_hosts_alone(self):
+        rows = self.run_all([self.guest_test("a"), self.guest_test("b"), self.guest_test("both", "two-hosts"), self.guest_test("c")])
+        self.assertEqual({row.result for row in rows}, {"passed"})
+        self.assertEqual(self.beside["a"] | self.beside["b"], {"a", "b"})
+        self.assertEqual(self.beside["both"], {"both"})
+        self.assertEqual(self.order[2:], ["both", "c"])
+
+    def test_what_a_lost_guest_left_has_another_boot(self):
+        shared = [runner.GuestTest(name, (("x",),), "plain") for name in ("a", "b")]
+        self.run_all(shared, lambda group, _: group[1:])
+        self.assertEqual(self.order, ["a", "b"])
+
+    def test_a_defect_ends_the_run(self):
+        def broken(_group, _turn):
+            raise ZeroDivisionError
+
+        with self.assertRaises(ZeroDivisionError):
+            self.run_all([self.guest_test("a"), self.guest_test("b")], broken)
 
 
 class VerdictTest(unittest.TestCase):
@@ -371,6 +452,7 @@ class VerdictTest(unittest.TestCase):
     def test_what_the_time_for_all_did_not_reach_is_not_run_and_says_so(self):
         machine = runner.Runner.__new__(runner.Runner)
         machine.patience = 1
+        machine.show_output = True
         rows = machine.run([runner.GuestTest("t", (("x",),))], limit_s=0)
         self.assertEqual([(row.name, row.result, row.reason) for row in rows], [("t", "not run", boot.OUT_OF_TIME)])
         with self.assertRaises(Failure):
