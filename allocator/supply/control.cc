@@ -105,6 +105,7 @@ Slot ControlPage::read(uint32_t index) const {
   // acquire: no partner but reclaim(), since a claimer stores its pid first; the counters are each whole.
   copy.pid = std::atomic_ref<uint32_t>(source.pid).load(std::memory_order_acquire);
   copy.parent_slot = std::atomic_ref<uint32_t>(source.parent_slot).load(std::memory_order_relaxed);
+  if (copy.pid == 0) return copy;  // nobody's, all zeros: most of a thousand are
   constexpr size_t cells = (sizeof(Slot) - offsetof(Slot, window_base)) / sizeof(uint64_t);
   auto* from = reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&source) + offsetof(Slot, window_base));
   auto* into = reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&copy) + offsetof(Slot, window_base));
