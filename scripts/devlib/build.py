@@ -7,7 +7,7 @@ import resource
 import subprocess
 import time
 
-from devlib import skips
+from devlib import schedule, skips
 from devlib.commands import (CASE_FAILED, PRESETS, ROOT, build_dir, build_environment, describe_exit, job_count, names_of, need,
                              run, run_ninja)
 from devlib.output import Failure, duration, say
@@ -42,7 +42,8 @@ _FAILED = re.compile(r" *\d+/\d+ Test +#\d+: (\S+) \.*\*\*\*(?!Skipped)")  # Fai
 def test(pattern: str = "", preset: str = "dev") -> None:
     """Builds a preset and runs its tests; the last line is ctest's own summary."""
     build(preset)
-    command = [need("ctest"), "--test-dir", str(build_dir(preset)), f"-j{job_count() + 1}", "--output-on-failure", "--no-tests=error"]
+    command = [need("ctest"), "--test-dir", str(build_dir(preset)), *schedule.options(build_dir(preset), job_count()),
+               "--output-on-failure", "--no-tests=error"]
     if pattern:
         command += ["-R", pattern]
     say(f"test {preset}{' ' + pattern if pattern else ''}")
