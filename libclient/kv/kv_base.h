@@ -19,10 +19,10 @@ class KvSpaceBase : public MemberKvSpace {
   virtual void abort_write(const KvWrite::State& write) = 0;
   // Of the space's own blocks; no caller can name it.
   static const KvNamespace& own_name_space();
+  static Status check_key(std::string_view key);
 
  protected:
   static Error refuse(ErrorCode code, std::string detail);
-  static Status check_key(std::string_view key);
   // "block 'key'", or its bytes in hexadecimal.
   static std::string who(std::string_view key);
   static Error not_found(std::string_view key);

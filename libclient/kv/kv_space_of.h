@@ -93,8 +93,7 @@ class KvSpaceOf final : public KvSpaceBase {
   }
 
   // kv_member_inl.h
-  Status exists_here(const KvNamespace& name_space, std::span<const std::string_view> keys,
-                     std::span<bool> found) override;
+  Status exists_here(std::span<const kv::BlockKey> keys, std::span<bool> found) override;
   Result<KvWrite> begin_put_in_free_room(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
                                          const KvPutOptions& options) override;
   std::optional<std::string> read_own(std::string_view key) override;
@@ -145,6 +144,11 @@ class KvSpaceOf final : public KvSpaceBase {
 
   Outcome find(const kv::BlockKey& key, Block* found);
   Outcome find_in(uint32_t part, const kv::BlockKey& key, Block* found);
+  std::vector<uint32_t> parts_in_use() const;
+  static constexpr size_t group_most = 64;
+  // Keys whose lines are on their way.
+  void find_expected(std::span<const uint32_t> parts, std::span<const kv::BlockKey> keys, uint64_t now_unix_s,
+                     std::span<bool> found);
   bool in_use(uint32_t part) const;
   Result<uint64_t> copy_found(const KvNamespace& name_space, const KvGet& get, const Block& block);
   bool has_name(const Block& block, std::string_view name_space, std::string_view key);
@@ -388,23 +392,21 @@ coherence::Outcome KvSpaceOf<Memory>::find(const kv::BlockKey& key, Block* found
 }
 
 template <typename Memory>
-Status KvSpaceOf<Memory>::exists(const KvNamespace& name_space, std::span<const std::string_view> keys,
-                                 std::span<bool> found) {
-  TERRACE_RETURN_IF_ERROR(exists_here(name_space, keys, found));
-  return add_spilled(name_space, keys, found);
+std::vector<uint32_t> KvSpaceOf<Memory>::parts_in_use() const {
+  std::vector<uint32_t> parts;
+  for (uint32_t part = 0; part < geometry_.parts; ++part)
+    if (in_use(part)) parts.push_back(part);
+  return parts;
 }
 
 // A group of keys at a time: all their lines are on their way before the first is looked at.
 template <typename Memory>
-Status KvSpaceOf<Memory>::exists_here(const KvNamespace& name_space, std::span<const std::string_view> keys,
-                                      std::span<bool> found) {
-  constexpr size_t group_most = 64;
+Status KvSpaceOf<Memory>::exists(const KvNamespace& name_space, std::span<const std::string_view> keys,
+                                 std::span<bool> found) {
   if (keys.size() != found.size())
     return refuse(ErrorCode::invalid_argument, "KV space: as many answers as keys");
   const uint64_t seed = kv::namespace_hash(name_space.name()), now = now_unix_s();
-  std::vector<uint32_t> parts;
-  for (uint32_t part = 0; part < geometry_.parts; ++part)
-    if (in_use(part)) parts.push_back(part);
+  const std::vector<uint32_t> parts = parts_in_use();
   kv::BlockKey group[group_most];
   for (size_t from = 0; from < keys.size(); from += group_most) {
     const size_t count = std::min(group_most, keys.size() - from);
@@ -413,13 +415,33 @@ Status KvSpaceOf<Memory>::exists_here(const KvNamespace& name_space, std::span<c
       group[index] = kv::key_of(seed, keys[from + index]);
       for (const uint32_t part : parts) reader_.expect(part, group[index]);
     }
-    for (size_t index = 0; index < count; ++index) {
-      bool& there = found[from + index] = false;
-      for (size_t at = 0; at < parts.size() && !there; ++at)
-        there = reader_.is_there(parts[at], group[index], now);
-    }
+    find_expected(parts, {group, count}, now, found.subspan(from, count));
+  }
+  return add_spilled(name_space, keys, found);
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::exists_here(std::span<const kv::BlockKey> keys, std::span<bool> found) {
+  const uint64_t now = now_unix_s();
+  const std::vector<uint32_t> parts = parts_in_use();
+  for (size_t from = 0; from < keys.size(); from += group_most) {
+    const auto group = keys.subspan(from, std::min(group_most, keys.size() - from));
+    for (const kv::BlockKey& key : group)
+      for (const uint32_t part : parts) reader_.expect(part, key);
+    find_expected(parts, group, now, found.subspan(from, group.size()));
   }
   return {};
+}
+
+template <typename Memory>
+void KvSpaceOf<Memory>::find_expected(std::span<const uint32_t> parts, std::span<const kv::BlockKey> keys,
+                                      uint64_t now, std::span<bool> found) {
+  for (size_t index = 0; index < keys.size(); ++index) {
+    bool there = false;
+    for (size_t at = 0; at < parts.size() && !there; ++at)
+      there = reader_.is_there(parts[at], keys[index], now);
+    found[index] = there;
+  }
 }
 
 template <typename Memory>

@@ -93,9 +93,8 @@ class LossyKvSpace final : public MemberKvSpace {
   }
 
   // What a space of several members asks.
-  Status exists_here(const KvNamespace& name_space, std::span<const std::string_view> keys,
-                     std::span<bool> found) override {
-    return survive([&] { return space_->exists_here(name_space, keys, found); });
+  Status exists_here(std::span<const kv::BlockKey> keys, std::span<bool> found) override {
+    return survive([&] { return space_->exists_here(keys, found); });
   }
   Result<KvWrite> begin_put_in_free_room(const KvNamespace& name_space, std::string_view key, uint64_t bytes,
                                          const KvPutOptions& options) override {

@@ -18,9 +18,9 @@ namespace terrace {
 
 class MemberKvSpace : public KvSpace {
  public:
-  // As exists(), whatever the spill has.
-  virtual Status exists_here(const KvNamespace& name_space, std::span<const std::string_view> keys,
-                             std::span<bool> found) = 0;
+  // Which blocks are there, whatever the spill has. By hashes, which who asks several members computes once. As many
+  // answers as keys.
+  virtual Status exists_here(std::span<const kv::BlockKey> keys, std::span<bool> found) = 0;
   // As begin_put(), but no block goes for it, nobody is asked for room, and it does not matter what the spill has.
   virtual Result<KvWrite> begin_put_in_free_room(const KvNamespace& name_space, std::string_view key,
                                                  uint64_t bytes, const KvPutOptions& options) = 0;

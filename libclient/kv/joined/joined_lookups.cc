@@ -1,17 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 // JoinedSpace: finding blocks. A member that has none of a key is as one whose memory is gone: the next one is asked.
+#include <algorithm>
+
 #include "libclient/kv/joined/joined_space.h"
+#include "libclient/kv/kv_base.h"
 
 namespace terrace::kv {
+namespace {
+
+// Keys in the order of the members that they prefer: each member's lie beside each other.
+struct SortedKeys {
+  std::vector<BlockKey> keys;
+  std::vector<uint32_t> places;  // of their answers
+  std::vector<uint32_t> begins;  // by member, and the end
+};
+
+SortedKeys sorted_keys(const MemberSet& set, std::span<const BlockKey> keys) {
+  std::vector<uint8_t> preferred(keys.size());
+  SortedKeys sorted{.keys = std::vector<BlockKey>(keys.size()),
+                    .places = std::vector<uint32_t>(keys.size()),
+                    .begins = std::vector<uint32_t>(set.size() + 1)};
+  for (size_t index = 0; index < keys.size(); ++index) {
+    preferred[index] = static_cast<uint8_t>(set.preferred(keys[index]));
+    ++sorted.begins[preferred[index] + size_t{1}];
+  }
+  for (size_t at = 0; at < set.size(); ++at) sorted.begins[at + 1] += sorted.begins[at];
+  std::vector<uint32_t> next = sorted.begins;
+  for (size_t index = 0; index < keys.size(); ++index) {
+    const uint32_t place = next[preferred[index]]++;
+    sorted.keys[place] = keys[index];
+    sorted.places[place] = static_cast<uint32_t>(index);
+  }
+  return sorted;
+}
+
+}  // namespace
 
 // The member that has a block of that key, whatever the spill has.
-std::optional<size_t> JoinedSpace::place_of(const MemberSet& set, const KvNamespace& name_space,
-                                            std::string_view key, size_t preferred) {
+std::optional<size_t> JoinedSpace::place_of(const MemberSet& set, const BlockKey& key, size_t preferred) {
   for (size_t step = 0; step < set.size(); ++step) {
     const size_t at = set.behind(preferred, step);
     bool found = false;
     if (set[at].member->lost.load(std::memory_order_relaxed)) continue;
-    const Status asked = set[at].space().exists_here(name_space, std::span(&key, 1), std::span(&found, 1));
+    const Status asked = set[at].space().exists_here(std::span(&key, 1), std::span(&found, 1));
     if (!asked.ok()) (void)lost_by(set[at], asked.error());
     if (asked.ok() && found) return at;
   }
@@ -24,9 +55,13 @@ auto JoinedSpace::ask_each(const KvNamespace& name_space, std::string_view key, 
   const Pass pass(gate_);
   const MemberSet& set = current();
   if (set.size() == 0) return all_lost();
-  size_t preferred = set.alone() ? 0 : set.preferred(key_of(name_space, key));
-  // Where there is a spill, a member that has none would answer with what is there.
-  if (!set.alone() && spills()) preferred = place_of(set, name_space, key, preferred).value_or(preferred);
+  size_t preferred = 0;
+  if (!set.alone()) {
+    const BlockKey hash = key_of(name_space, key);
+    preferred = set.preferred(hash);
+    // Where there is a spill, a member that has none would answer with what is there.
+    if (spills()) preferred = place_of(set, hash, preferred).value_or(preferred);
+  }
   std::optional<Error> missing;
   for (size_t step = 0; step < set.size(); ++step) {
     const Entry& entry = set[set.behind(preferred, step)];
@@ -90,40 +125,50 @@ Status JoinedSpace::exists(const KvNamespace& name_space, std::span<const std::s
   return {};
 }
 
-// Each member in batches: first the keys that prefer it, then those that were found nowhere so far.
+// Each member twice: for the keys that prefer it, and then for all others that were found nowhere so far.
 Status JoinedSpace::exists_in(const MemberSet& set, const KvNamespace& name_space,
                               std::span<const std::string_view> keys, std::span<bool> found) {
   const uint64_t seed = namespace_hash(name_space.name());
-  std::vector<uint8_t> preferred(keys.size());
+  std::vector<BlockKey> hashes(keys.size());
   for (size_t index = 0; index < keys.size(); ++index) {
-    preferred[index] = static_cast<uint8_t>(set.preferred(kv::key_of(seed, keys[index])));
-    found[index] = false;
+    TERRACE_RETURN_IF_ERROR(KvSpaceBase::check_key(keys[index]));
+    hashes[index] = kv::key_of(seed, keys[index]);
   }
-  std::vector<std::string_view> asked;
-  std::vector<size_t> places;
-  asked.reserve(keys.size());
-  places.reserve(keys.size());
-  const auto answers = std::make_unique<bool[]>(keys.size());
+  const SortedKeys sorted = sorted_keys(set, hashes);
+  const auto there = std::make_unique<bool[]>(keys.size()), answers = std::make_unique<bool[]>(keys.size());
   bool any = false;
   size_t left = keys.size();
-  for (size_t step = 0; step < set.size() && left != 0; ++step)
-    for (size_t at = 0; at < set.size(); ++at) {
-      if (set[at].member->lost.load(std::memory_order_relaxed)) continue;
-      any = true;
-      asked.clear();
-      places.clear();
-      for (size_t index = 0; index < keys.size(); ++index)
-        if (!found[index] && set.behind(preferred[index], step) == at)
-          asked.push_back(keys[index]), places.push_back(index);
-      if (asked.empty()) continue;
-      const Status status = set[at].space().exists_here(name_space, asked, {answers.get(), asked.size()});
-      if (!status.ok() && !lost_by(set[at], status.error())) return status;
-      if (!status.ok()) continue;
-      for (size_t index = 0; index < places.size(); ++index) {
-        found[places[index]] = answers[index];
-        left -= answers[index] ? 1 : 0;
-      }
+  const auto ask = [&](size_t at, std::span<const BlockKey> asked, std::span<bool> said) -> Status {
+    const Entry& entry = set[at];
+    if (entry.member->lost.load(std::memory_order_relaxed)) return {};
+    any = true;
+    if (asked.empty()) return {};
+    const Status status = entry.space().exists_here(asked, said);
+    if (!status.ok()) {
+      std::fill(said.begin(), said.end(), false);
+      return lost_by(entry, status.error()) ? Status{} : status;
     }
+    left -= static_cast<size_t>(std::count(said.begin(), said.end(), true));
+    return {};
+  };
+  for (size_t at = 0; at < set.size(); ++at) {
+    const uint32_t begin = sorted.begins[at], count = sorted.begins[at + 1] - begin;
+    TERRACE_RETURN_IF_ERROR(ask(at, {sorted.keys.data() + begin, count}, {there.get() + begin, count}));
+  }
+  std::vector<uint32_t> chosen(keys.size());
+  for (size_t at = 0; at < set.size() && left != 0; ++at) {
+    size_t count = 0;
+    // Without a branch for each: which of them are there is as good as random.
+    for (uint32_t index = 0; index < keys.size(); ++index) {
+      const bool is_own = index >= sorted.begins[at] && index < sorted.begins[at + 1];
+      chosen[count] = index;
+      hashes[count] = sorted.keys[index];
+      count += there[index] || is_own ? 0 : 1;
+    }
+    TERRACE_RETURN_IF_ERROR(ask(at, {hashes.data(), count}, {answers.get(), count}));
+    for (size_t index = 0; index < count; ++index) there[chosen[index]] = answers[index];
+  }
+  for (size_t index = 0; index < keys.size(); ++index) found[sorted.places[index]] = there[index];
   if (!any && !keys.empty()) return all_lost();
   return {};
 }

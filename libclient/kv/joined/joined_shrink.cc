@@ -45,8 +45,7 @@ Status JoinedSpace::move_block(Member& from, const Block& block, KvShrunk* shrun
   for (const Entry& entry : set) {
     bool there = false;
     if (entry.member.get() == &from || entry.leaving || entry.member->lost) continue;
-    if (entry.space().exists_here(*name_space, std::span(&key, 1), std::span(&there, 1)).ok() && there)
-      return {};
+    if (entry.space().exists_here(std::span(&block.key, 1), std::span(&there, 1)).ok() && there) return {};
   }
   const size_t preferred = set.preferred(block.key);
   Status worst = refuse(ErrorCode::capacity_exhausted, "no other member");

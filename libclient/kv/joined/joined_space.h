@@ -90,8 +90,7 @@ class JoinedSpace final : public JoinedKvSpace {
   template <typename Ask>
   auto ask_each(const KvNamespace& name_space, std::string_view key, Ask ask)
       -> decltype(ask(std::declval<MemberKvSpace&>()));
-  std::optional<size_t> place_of(const MemberSet& set, const KvNamespace& name_space, std::string_view key,
-                                 size_t preferred);
+  std::optional<size_t> place_of(const MemberSet& set, const BlockKey& key, size_t preferred);
   Status exists_in(const MemberSet& set, const KvNamespace& name_space, std::span<const std::string_view> keys,
                    std::span<bool> found);
 

@@ -43,7 +43,10 @@ class MemberSet {
   };
 
   explicit MemberSet(std::vector<Entry> entries = {}) : entries_(std::move(entries)) {
-    for (const Entry& entry : entries_) data_bytes_ += entry.member->data_bytes;
+    for (const Entry& entry : entries_) {
+      data_bytes_ += entry.member->data_bytes;
+      salts_.push_back(entry.salt);
+    }
     equal_ = std::all_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
       return entry.member->data_bytes == entries_.front().member->data_bytes;
     });
@@ -59,15 +62,11 @@ class MemberSet {
   // The one that a key prefers: of each a number that follows from the key, by how much data it has; the highest. So a
   // member that comes or goes changes it for few keys. Asked next are those behind it, around.
   size_t preferred(const BlockKey& key) const {
+    if (equal_) return preferred_of_equal(key);
     size_t best = 0;
     double best_score = 0;
-    uint64_t best_number = 0;
     for (size_t at = 0; at < entries_.size(); ++at) {
-      const uint64_t number = mixed(key.low ^ entries_[at].salt);
-      if (equal_) {
-        if (at == 0 || number > best_number) best = at, best_number = number;
-        continue;
-      }
+      const uint64_t number = mixed(key.low ^ salts_[at]);
       const double score = std::log((static_cast<double>(number >> 11) + 1) * 0x1p-53) /
                            static_cast<double>(entries_[at].member->data_bytes);
       if (at == 0 || score > best_score) best = at, best_score = score;
@@ -81,6 +80,18 @@ class MemberSet {
   }
 
  private:
+  // Without a branch: which is the highest so far is as good as random.
+  size_t preferred_of_equal(const BlockKey& key) const {
+    size_t best = 0;
+    uint64_t best_number = 0;
+    for (size_t at = 0; at < salts_.size(); ++at) {
+      const uint64_t number = mixed(key.low ^ salts_[at]);
+      const bool higher = number > best_number;
+      best = higher ? at : best;
+      best_number = higher ? number : best_number;
+    }
+    return best;
+  }
   static uint64_t mixed(uint64_t number) {
     number = (number ^ number >> 32) * 0x9e3779b97f4a7c15ull;
     number = (number ^ number >> 29) * 0xbf58476d1ce4e5b9ull;
@@ -88,6 +99,7 @@ class MemberSet {
   }
 
   std::vector<Entry> entries_;
+  std::vector<uint64_t> salts_;  // theirs
   uint64_t data_bytes_ = 0;
   bool equal_ = true;
 };
