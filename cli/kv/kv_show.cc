@@ -43,7 +43,8 @@ nlohmann::json kv_stat_json(const KvStat& stat) {
                        {"data_bytes", member.data_bytes},
                        {"free_bytes", member.free_bytes},
                        {"blocks", member.blocks},
-                       {"block_bytes", member.block_bytes}});
+                       {"block_bytes", member.block_bytes},
+                       {"older_policy", member.older_policy}});
   nlohmann::json budgets = nlohmann::json::array();
   for (const KvBudgetUse& use : stat.budgets)
     budgets.push_back(
@@ -139,6 +140,12 @@ Status kv_show_stat(const Context& context, const KvShowArguments& arguments) {
   print_table({"MEMBER", "WHERE", "STATE", "BLOCKS", "BYTES", "OF", "OF NO PART"}, rows);
   for (const KvMemberInfo& member : stat.members)
     if (!member.loss.empty()) print_text(printable(member.where + " is lost: " + member.loss) + "\n");
+  for (const KvMemberInfo& member : stat.members)
+    if (member.older_policy)
+      print_text(printable(member.where +
+                           " has an older policy than the space: a program with a part of it gives it "
+                           "the newer one, or set that again") +
+                 "\n");
   print_text("\n");
   rows.clear();
   for (const KvPartInfo& part : stat.parts)

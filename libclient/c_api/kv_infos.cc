@@ -41,7 +41,7 @@ terrace_kv_part_info kv_part_in_c(const KvPartInfo& of) {
 }
 
 terrace_kv_member_info kv_member_in_c(const KvMemberInfo& of) {
-  const auto& [where, state, loss, data_bytes, free_bytes, blocks, block_bytes] = of;
+  const auto& [where, state, loss, data_bytes, free_bytes, blocks, block_bytes, older_policy] = of;
   return {.size = sizeof(terrace_kv_member_info),
           .where = where.c_str(),
           .state = state.c_str(),
@@ -49,7 +49,8 @@ terrace_kv_member_info kv_member_in_c(const KvMemberInfo& of) {
           .data_bytes = data_bytes,
           .free_bytes = free_bytes,
           .blocks = blocks,
-          .block_bytes = block_bytes};
+          .block_bytes = block_bytes,
+          .older_policy = older_policy ? 1 : 0};
 }
 
 // What a thread was last told, with all that the struct for C points to.

@@ -20,6 +20,11 @@ class KvSpaceBase : public MemberKvSpace {
   // Of the space's own blocks; no caller can name it.
   static const KvNamespace& own_name_space();
   static Status check_key(std::string_view key);
+  static uint64_t now_unix_ms() {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
+  }
 
  protected:
   static Error refuse(ErrorCode code, std::string detail);
@@ -31,11 +36,6 @@ class KvSpaceBase : public MemberKvSpace {
   static Error too_short(std::string_view key, uint64_t given, uint64_t needed);
   static Error error_of(coherence::Outcome outcome, std::string_view key);
   static uint64_t now_unix_s() { return static_cast<uint64_t>(std::time(nullptr)); }
-  static uint64_t now_unix_ms() {
-    timespec now{};
-    ::clock_gettime(CLOCK_REALTIME, &now);
-    return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
-  }
 };
 
 struct KvWrite::State {

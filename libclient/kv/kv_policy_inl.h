@@ -83,27 +83,62 @@ std::optional<kv::PolicyText> KvSpaceOf<Memory>::read_policy(size_t slot) {
 }
 
 template <typename Memory>
+kv::PolicyText KvSpaceOf<Memory>::policy_here() {
+  load_policy();
+  const MutexLock lock(order_mutex_);
+  return {.generation = policy_generation_, .policy = rules_.policy()};
+}
+
+template <typename Memory>
 Result<KvPolicy> KvSpaceOf<Memory>::policy() {
   const MutexLock lock(policy_mutex_);
-  load_policy();
-  const MutexLock order_lock(order_mutex_);
-  return rules_.policy();
+  return policy_here().policy;
+}
+
+template <typename Memory>
+std::optional<kv::PolicyText> KvSpaceOf<Memory>::policy_text() {
+  const MutexLock lock(policy_mutex_);
+  kv::PolicyText text = policy_here();
+  if (!policy_known_.load(std::memory_order_relaxed)) return std::nullopt;
+  return text;
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::can_set_policy(const KvPolicy& policy) {
+  TERRACE_RETURN_IF_ERROR(kv::check_policy(policy));
+  if (forked()) return in_child();
+  if (options_.ownership == nullptr || !options_.puts) return read_only();
+  return take_part();
 }
 
 template <typename Memory>
 Status KvSpaceOf<Memory>::set_policy(const KvPolicy& policy) {
   constexpr uint64_t wait_ns = 1'000'000'000;
-  TERRACE_RETURN_IF_ERROR(kv::check_policy(policy));
-  if (forked()) return in_child();
-  if (options_.ownership == nullptr || !options_.puts) return read_only();
-  TERRACE_RETURN_IF_ERROR(take_part());
+  TERRACE_RETURN_IF_ERROR(can_set_policy(policy));
   const MutexLock lock(policy_mutex_);
-  load_policy();
-  const std::string text = kv::text_of({.generation = policy_generation_ + 1, .policy = policy});
-  const size_t slot = (policy_generation_ + 1) % policy_keys_.size();
+  const uint64_t last = policy_here().generation;
+  return replace_policy({.generation = kv::next_policy_generation(last, now_unix_ms()), .policy = policy},
+                        wait_ns);
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::put_policy(const kv::PolicyText& text, uint64_t wait_ns) {
+  TERRACE_RETURN_IF_ERROR(can_set_policy(text.policy));
+  const MutexLock lock(policy_mutex_);
+  const kv::PolicyText here = policy_here();
+  if (here.generation == text.generation && here.policy == text.policy) return {};
+  if (here.generation != 0 && here.is_newer_than(text))
+    return refuse(ErrorCode::already_exists, "KV space: another policy was set meanwhile");
+  return replace_policy(text, wait_ns);
+}
+
+template <typename Memory>
+Status KvSpaceOf<Memory>::replace_policy(const kv::PolicyText& text, uint64_t wait_ns) {
+  const std::string bytes = kv::text_of(text);
+  const size_t slot = text.generation % policy_keys_.size();
   // One that was left there, by a holder that died between the two steps below.
   TERRACE_RETURN_IF_ERROR(erase_policy(slot, wait_ns));
-  TERRACE_RETURN_IF_ERROR(put_own(policy_key(slot), std::as_bytes(std::span(text.data(), text.size()))));
+  TERRACE_RETURN_IF_ERROR(put_own(policy_key(slot), std::as_bytes(std::span(bytes.data(), bytes.size()))));
   (void)erase_policy(1 - slot, wait_ns);  // its generation is lower: it counts no longer
   load_policy();
   return {};

@@ -105,6 +105,8 @@ class KvSpaceOf final : public KvSpaceBase {
   void share_budgets(uint64_t all_data_bytes) override {
     all_data_bytes_.store(all_data_bytes, std::memory_order_relaxed);
   }
+  std::optional<kv::PolicyText> policy_text() override;
+  Status put_policy(const kv::PolicyText& text, uint64_t wait_ns) override;
   std::vector<Block> blocks_by_worth() override;
   std::optional<kv::Names> copy_out(const Block& block, std::vector<std::byte>* bytes) override;
   bool is_still(const Block& block) override { return reader_.recheck(block); }
@@ -233,6 +235,9 @@ class KvSpaceOf final : public KvSpaceBase {
   void load_policy() TERRACE_REQUIRES(policy_mutex_);
   void use_policy(KvPolicy policy);
   std::optional<kv::PolicyText> read_policy(size_t slot);
+  kv::PolicyText policy_here() TERRACE_REQUIRES(policy_mutex_);
+  Status can_set_policy(const KvPolicy& policy);
+  Status replace_policy(const kv::PolicyText& text, uint64_t wait_ns) TERRACE_REQUIRES(policy_mutex_);
   Status erase_policy(size_t slot, uint64_t wait_ns);
   Status put_own(std::string_view key, std::span<const std::byte> bytes) {
     return put(own_name_space(), {.key = key, .bytes = bytes, .options = {.checksum = true}});

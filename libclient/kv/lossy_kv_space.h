@@ -118,6 +118,14 @@ class LossyKvSpace final : public MemberKvSpace {
     return space_->other_holders();
   }
   void share_budgets(uint64_t all_data_bytes) override { space_->share_budgets(all_data_bytes); }
+  std::optional<kv::PolicyText> policy_text() override {
+    const os::LossyAccesses accesses;
+    std::optional<kv::PolicyText> text = space_->policy_text();
+    return os::LossyAccesses::lost_address() == nullptr ? std::move(text) : std::nullopt;
+  }
+  Status put_policy(const kv::PolicyText& text, uint64_t wait_ns) override {
+    return survive([&] { return space_->put_policy(text, wait_ns); });
+  }
   std::vector<kv::Block> blocks_by_worth() override {
     const os::LossyAccesses accesses;
     return space_->blocks_by_worth();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "libclient/kv/block.h"
+#include "libclient/kv/rules.h"
 #include "terrace/kv_space.h"
 
 namespace terrace {
@@ -34,6 +35,10 @@ class MemberKvSpace : public KvSpace {
   virtual uint32_t other_holders() = 0;  // of parts and seats, that live
   // The data of all members: of a budget this one has the share that its own data is of that.
   virtual void share_budgets(uint64_t all_data_bytes) = 0;
+  // What this member has of the operator's policy. Nothing: it could not be read now.
+  virtual std::optional<kv::PolicyText> policy_text() = 0;
+  // In the place of an older one. Errors: as set_policy(); already_exists: it has a newer one
+  virtual Status put_policy(const kv::PolicyText& text, uint64_t wait_ns) = 0;
 
   // For moving blocks to other members. First those that are kept, then those that were used last.
   virtual std::vector<kv::Block> blocks_by_worth() = 0;

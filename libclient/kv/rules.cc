@@ -76,6 +76,15 @@ Error refuse(std::string detail) {
 
 }  // namespace
 
+bool PolicyText::is_newer_than(const PolicyText& other) const {
+  return generation != other.generation ? generation > other.generation : text_of(*this) > text_of(other);
+}
+
+uint64_t next_policy_generation(uint64_t last, uint64_t now_unix_ms) {
+  const uint64_t next = std::max(last + 1, now_unix_ms);
+  return next % 2 == last % 2 ? next + 1 : next;
+}
+
 std::string text_of(const PolicyText& policy) {
   std::string text = std::string(heading) + std::to_string(policy.generation) + '\n';
   for (const KvBudget& budget : policy.policy.budgets)

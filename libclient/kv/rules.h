@@ -24,7 +24,12 @@ inline constexpr std::string_view own_name_space = "\x01terrace";
 struct PolicyText {
   uint64_t generation = 0;  // of two blocks that have one, the higher counts
   KvPolicy policy;
+  // Of one generation, as two that are set at once may have, all holders take the same one.
+  bool is_newer_than(const PolicyText& other) const;
 };
+// Of the policy that replaces the one of generation `last`: later ones have higher ones, also those of who did not see
+// all members. Its block has the other key (docs/formats/kv_space.md).
+uint64_t next_policy_generation(uint64_t last, uint64_t now_unix_ms);
 std::string text_of(const PolicyText& policy);
 // Nothing when it makes no sense.
 std::optional<PolicyText> policy_of(std::string_view text);

@@ -172,11 +172,12 @@ py::object part_info(const KvPartInfo& of) {
 }
 
 py::object member_info(const KvMemberInfo& of) {
-  const auto& [where, state, loss, data_bytes, free_bytes, blocks, block_bytes] = of;
+  const auto& [where, state, loss, data_bytes, free_bytes, blocks, block_bytes, older_policy] = of;
   return named("KvMemberInfo",
                py::dict(py::arg("where") = where, py::arg("state") = state, py::arg("loss") = loss,
                         py::arg("data_bytes") = data_bytes, py::arg("free_bytes") = free_bytes,
-                        py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes));
+                        py::arg("blocks") = blocks, py::arg("block_bytes") = block_bytes,
+                        py::arg("older_policy") = older_policy));
 }
 
 const std::shared_ptr<JoinedKvSpace>& joined_of(const KvSpaceObject& self) {

@@ -312,7 +312,8 @@ class KvPartInfo(NamedTuple):
 
 
 class KvMemberInfo(NamedTuple):
-    """A lease (its id or label) or a file (its path) of a KV space. state: "filling", "leaving" or "lost"; loss: why."""
+    """A lease (its id or label) or a file (its path) of a KV space. state: "filling", "leaving" or "lost"; loss: why.
+    older_policy: its policy is not the space's newest; a holder with a part of it puts that there."""
 
     where: str
     state: str
@@ -321,6 +322,7 @@ class KvMemberInfo(NamedTuple):
     free_bytes: int
     blocks: int
     block_bytes: int
+    older_policy: bool
 
 
 class KvShrunk(NamedTuple):

@@ -264,6 +264,7 @@ struct terrace_kv_member_info {
   const char* loss;  /* why it is lost */
   uint64_t data_bytes, free_bytes;
   uint64_t blocks, block_bytes;
+  int older_policy; /* its policy is not the space's newest: a holder with a part of it puts that there */
 };
 
 struct terrace_kv_stat {

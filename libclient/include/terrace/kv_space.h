@@ -215,6 +215,8 @@ struct KvMemberInfo {
   std::string loss = {};   // why it is lost
   uint64_t data_bytes = 0, free_bytes = 0;
   uint64_t blocks = 0, block_bytes = 0;
+  // Its policy is not the space's newest, as who set that died or did not reach it: a holder with a part of it puts it there.
+  bool older_policy = false;
 };
 
 struct KvBudgetUse {

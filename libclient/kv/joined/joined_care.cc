@@ -6,6 +6,7 @@
 #include <map>
 
 #include "libclient/kv/joined/joined_space.h"
+#include "libclient/kv/kv_base.h"
 
 namespace terrace::kv {
 
@@ -88,9 +89,20 @@ Result<uint64_t> JoinedSpace::evict(uint64_t bytes) {
   return gone;
 }
 
-// All of them have the same one; set_policy() begins with the first.
+// All of them have the same one, but for what repair_policies() has not brought together yet: then the newest counts.
+std::optional<PolicyText> JoinedSpace::newest_policy(const MemberSet& set) {
+  std::optional<PolicyText> newest;
+  for (const Entry& entry : set) {
+    if (entry.member->lost.load(std::memory_order_relaxed)) continue;
+    std::optional<PolicyText> text = entry.space().policy_text();
+    if (text && (!newest || text->is_newer_than(*newest))) newest = std::move(text);
+  }
+  return newest;
+}
+
 Result<KvPolicy> JoinedSpace::policy() {
   const Pass pass(gate_);
+  if (std::optional<PolicyText> newest = newest_policy(current())) return std::move(newest->policy);
   for (const Entry& entry : current()) {
     if (entry.member->lost.load(std::memory_order_relaxed)) continue;
     Result<KvPolicy> said = entry.space().policy();
@@ -99,20 +111,37 @@ Result<KvPolicy> JoinedSpace::policy() {
   return all_lost();
 }
 
+// One generation in all members. Whoever dies between two of them leaves a newest one, which repair_policies() puts into the
+// others.
 Status JoinedSpace::set_policy(const KvPolicy& policy) {
+  constexpr uint64_t wait_ns = 1'000'000'000;
+  TERRACE_RETURN_IF_ERROR(check_policy(policy));
   const Pass pass(gate_);
+  const std::optional<PolicyText> last = newest_policy(current());
+  const PolicyText next{
+      .generation = next_policy_generation(last ? last->generation : 0, KvSpaceBase::now_unix_ms()),
+      .policy = policy};
   std::optional<Error> failed;
+  std::string behind;
   bool any = false;
   for (const Entry& entry : current()) {
     if (entry.member->lost.load(std::memory_order_relaxed)) continue;
-    Status set = entry.space().set_policy(policy);
-    any = any || set.ok();
-    if (set.ok() || lost_by(entry, set.error()) || failed) continue;
-    failed = std::move(set).error();
-    if (!current().alone()) failed->detail += " (member " + entry.member->where + ")";
+    Status put = entry.space().put_policy(next, wait_ns);
+    // A newer one: it was set in the same moment, and comes behind this one.
+    if (put.ok() || put.error().code == ErrorCode::already_exists) {
+      any = true;
+      continue;
+    }
+    if (lost_by(entry, put.error())) continue;
+    behind += (behind.empty() ? "" : ", ") + entry.member->where;
+    if (!failed) failed = std::move(put).error();
   }
-  if (failed) return std::move(*failed);
-  return any ? Status{} : Status(all_lost());
+  if (!failed) return any ? Status{} : Status(all_lost());
+  if (!current().alone())
+    failed->detail +=
+        any ? "; not in " + behind + " yet: a holder with a part of it puts it there, or set it again"
+            : " (" + behind + ")";
+  return std::move(*failed);
 }
 
 }  // namespace terrace::kv

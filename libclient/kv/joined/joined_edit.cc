@@ -210,6 +210,17 @@ Result<std::shared_ptr<Member>> JoinedSpace::new_member(const std::string& where
   return there;
 }
 
+// That of the others, of their generation: one that is set meanwhile is newer.
+Status JoinedSpace::give_policy(Member& fresh) {
+  const Pass pass(gate_);
+  std::optional<PolicyText> of_others = newest_policy(current());
+  const std::optional<PolicyText> there = fresh.space->policy_text();
+  if (!of_others || !there || of_others->policy == there->policy) return {};
+  if (!of_others->is_newer_than(*there))
+    of_others->generation = next_policy_generation(there->generation, KvSpaceBase::now_unix_ms());
+  return fresh.space->put_policy(*of_others, write_wait_ns);
+}
+
 Status JoinedSpace::grow(const std::string& where) {
   if (forked()) return refuse(ErrorCode::unavailable, "it belongs to the process that forked this one");
   TERRACE_RETURN_IF_ERROR(check_where(where));
@@ -224,9 +235,7 @@ Status JoinedSpace::grow(const std::string& where) {
   std::shared_ptr<Member> fresh;
   if (!is_member) {
     TERRACE_ASSIGN_OR_RETURN(fresh, new_member(where));
-    TERRACE_ASSIGN_OR_RETURN(const KvPolicy rules, policy());
-    TERRACE_ASSIGN_OR_RETURN(const KvPolicy there, fresh->space->policy());
-    if (rules != there) TERRACE_RETURN_IF_ERROR(fresh->space->set_policy(rules));
+    TERRACE_RETURN_IF_ERROR(give_policy(*fresh));
   }
   const auto add = [&](MemberList& list) -> Status {
     // Also where it was lost: it is another one now.

@@ -17,6 +17,7 @@ void JoinedSpace::look_now() {
   learn_lists();
   if (list_.generation != 0) follow_list();
   repair_lists();
+  repair_policies();
   give_parts();
   for (const Entry& entry : *set_held_) {
     entry.member->spare_parts.store(set_held_->alone() ? 0 : entry.space().parts_without_owner(),
@@ -70,6 +71,21 @@ void JoinedSpace::repair_lists() {
   for (const Entry& entry : *set_held_)
     if (entry.member->stale_looks > others_may_do_it && entry.member->has_part() && entry.member->id != 0)
       (void)write_list(entry.space(), list_, entry.member->id);
+}
+
+// The same of the policy, of which one that was set by who died, or did not reach all, is in some of them.
+void JoinedSpace::repair_policies() {
+  constexpr uint32_t others_may_do_it = 2;
+  constexpr uint64_t wait_ns = 10'000'000;
+  if (set_held_->alone()) return;
+  const std::optional<PolicyText> newest = newest_policy(*set_held_);
+  for (const Entry& entry : *set_held_) {
+    const std::optional<PolicyText> there = entry.space().policy_text();
+    const bool older = newest && there && there->policy != newest->policy;
+    entry.member->older_policy_looks = older ? entry.member->older_policy_looks + 1 : 0;
+    if (entry.member->older_policy_looks <= others_may_do_it || !entry.member->has_part()) continue;
+    if (entry.space().put_policy(*newest, wait_ns).ok()) entry.member->older_policy_looks = 0;
+  }
 }
 
 Result<std::shared_ptr<Member>> JoinedSpace::map_member(const std::string& where, KvMemberMemory memory) {

@@ -56,11 +56,15 @@ std::vector<KvMemberInfo> JoinedSpace::members() {
   std::vector<KvMemberInfo> infos;
   for (const ListedMember& listed : list_.members) {
     const auto missing = missing_.find(listed.id);
+    const bool older_policy = std::any_of(set_held_->begin(), set_held_->end(), [&](const Entry& entry) {
+      return entry.member->id == listed.id && entry.member->older_policy_looks != 0;
+    });
     infos.push_back({.where = listed.where,
                      .state = missing != missing_.end() ? "lost"
                               : listed.leaving          ? "leaving"
                                                         : "filling",
-                     .loss = missing != missing_.end() ? missing->second.loss : ""});
+                     .loss = missing != missing_.end() ? missing->second.loss : "",
+                     .older_policy = older_policy});
   }
   if (infos.empty()) infos.push_back({.where = where_, .state = "filling"});
   return infos;

@@ -115,6 +115,8 @@ class JoinedSpace final : public JoinedKvSpace {
   void drop_lost() TERRACE_REQUIRES(look_mutex_);
   void give_parts() TERRACE_REQUIRES(look_mutex_);
   void repair_lists() TERRACE_REQUIRES(look_mutex_);
+  static std::optional<PolicyText> newest_policy(const MemberSet& set);
+  void repair_policies() TERRACE_REQUIRES(look_mutex_);
   void publish(std::vector<Entry> entries) TERRACE_REQUIRES(look_mutex_);
   void free_departed() TERRACE_REQUIRES(look_mutex_);
 
@@ -129,6 +131,7 @@ class JoinedSpace final : public JoinedKvSpace {
   static void unlock_lists(const std::vector<Entry>& locked);
   Status edit_locked(const Change& change, Member* fresh) TERRACE_REQUIRES(look_mutex_);
   Result<std::shared_ptr<Member>> new_member(const std::string& where) TERRACE_REQUIRES(edit_mutex_);
+  Status give_policy(Member& fresh);
   Status move_blocks(Member& from, KvShrunk* shrunk);
   Status move_block(Member& from, const Block& block, KvShrunk* shrunk);
   uint32_t wait_for_holders(const std::string& where, uint64_t deadline_ns);

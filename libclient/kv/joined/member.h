@@ -27,7 +27,8 @@ struct Member {
   std::atomic<uint64_t> no_part_until_ns = 0;  // others own all of them
   std::atomic<uint64_t> full_until_ns = 0;     // it has no free room
   std::atomic<uint32_t> spare_parts = 0;       // without an owner, at the last look
-  uint32_t stale_looks = 0;                    // at which its list was an older one; of who looks
+  // Of who looks: how often its list, or its policy, was an older one.
+  uint32_t stale_looks = 0, older_policy_looks = 0;
 
   bool has_part() const { return space->part().has_value(); }
 };

@@ -137,8 +137,8 @@ KV = [
     *of(
         "libclient/kv/kv_policy_inl.h",
         ("kv policy: the older one counts", "::load_policy(", "text->generation > newest->generation", "text->generation < newest->generation"),
-        ("kv policy: generations do not grow", "::set_policy(", ".generation = policy_generation_ + 1", ".generation = policy_generation_"),
-        ("kv policy: the older one stays", "::set_policy(", "(void)erase_policy(1 - slot, wait_ns);", ""),
+        ("kv policy: generations do not grow", "::set_policy(", "kv::next_policy_generation(last, now_unix_ms())", "last"),
+        ("kv policy: the older one stays", "::replace_policy(", "(void)erase_policy(1 - slot, wait_ns);", ""),
         ("kv policy: a share is nothing", "::allowance(", "(bytes - std::min(bytes, count.stays)) / count.sharers", "uint64_t{0}"),
         ("kv policy: what others have does not count", "::allowance(", "bytes - std::min(bytes, count.others)", "bytes"),
         ("kv policy: a block above its budget", "::fits_budget(", "+ extent <=", "<="),

@@ -369,6 +369,7 @@ class InAFile(unittest.TestCase):
         self.assertEqual([member.where for member in stat.members], [str(self.path), str(second)])
         self.assertEqual([member.state for member in stat.members], ["filling"] * 2)
         self.assertEqual((stat.members[0].blocks, stat.members[0].loss, stat.parts[4].member), (1, "", 1))
+        self.assertEqual([member.older_policy for member in stat.members], [False, False])
         self.assertEqual(space.counters().members_joined, 1)
         for number in range(100):
             space.put(f"k{number}", f"v{number}".encode())
