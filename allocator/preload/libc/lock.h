@@ -46,10 +46,15 @@ class TERRACE_CAPABILITY("fork lock") ForkLock {
   // It could be entered now, or within some milliseconds. For callers that do without rather than wait: its
   // holder may be a thread that is stopped until this one has done its work (a collector's).
   bool is_free_soon() const {
-    constexpr int patience_yields = 2'000;
-    for (int i = 0; i < patience_yields; ++i) {
+    // A yield takes a busy machine milliseconds. After a few of them a holder that only lacked a processor has had one.
+    constexpr int yields_max = 2'000, yields_min = 10;
+    constexpr int64_t patience_ns = 5'000'000;
+    int64_t begin_ns = 0;
+    for (int i = 0; i < yields_max; ++i) {
       if (forking()) return false;
       if (state_.load(std::memory_order_relaxed) == 0) return true;
+      if (i == 0) begin_ns = now_ns();
+      if (i >= yields_min && now_ns() - begin_ns > patience_ns) return false;
       ::sched_yield();
     }
     return false;
@@ -97,6 +102,12 @@ class TERRACE_CAPABILITY("fork lock") ForkLock {
   void refuse_in_child() { forking_.store(true, std::memory_order_seq_cst); }  // pairs with none
 
  private:
+  static int64_t now_ns() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+  }
+
   // The word holds the owner's number above the lowest bit, in one store with the locking itself: a signal
   // handler finds either a lock that it can take, or its own thread's number.
   static constexpr uint32_t contended = 1;
