@@ -29,7 +29,10 @@ struct Job {
 // Of one worker, also after it was killed. One writer at a time.
 struct Tally {
   std::array<double, rounds_max> first{}, second{};  // by round: what is compared, and with what
-  std::array<double, rounds_max> by_cpu{};           // the first, a second of processor time
+  struct Rate {
+    double per_s = 0, per_cpu_s = 0;
+  };
+  Rate rates[rounds_max][4][2] = {};  // of scaling.cc: by round and kind; of one process, of all
   Histogram before, during;
   std::atomic<uint64_t> calls{0}, checked{0}, wrong{0}, lost{0}, refused{0};
   std::atomic<double> ns{0}, cpu_ns{0};
