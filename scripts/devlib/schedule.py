@@ -9,7 +9,7 @@ import pathlib
 
 # Shares are means. What is given out beyond the cores keeps them at work while a test waits that computes at other times.
 SHARES_PER_CORE = 150
-TESTS_PER_CORE = 4  # however little they compute: each has a daemon's memory, and more
+TESTS_PER_CORE = 3  # however little they compute: more starve those that wait for much at once
 
 
 def at_a_time(cores: int) -> int:
