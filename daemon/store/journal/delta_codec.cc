@@ -235,7 +235,9 @@ Status read_all(Reader& io, Delta& delta) {
   }
   const uint64_t lines = io.take_integer();
   for (uint64_t i = 0; i < lines && !io.failed(); ++i) Stored<AuditRow>::fields(io, delta.audit.emplace_back());
-  if (!io.failed() && !io.at_end()) return read_table(io, delta.views);
+  if (io.failed() || io.at_end()) return {};
+  TERRACE_RETURN_IF_ERROR(read_table(io, delta.views));
+  if (delta.views.empty()) io.fail();  // one Delta has one encoding
   return {};
 }
 
