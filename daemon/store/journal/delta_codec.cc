@@ -115,8 +115,9 @@ class Reader {
     value = Id{take_integer()};
   }
   template <typename Enum>
-  void small(const char*, Enum& value, Enum) {
+  void small(const char*, Enum& value, Enum last) {
     value = static_cast<Enum>(take_byte());
+    if (value > last) fail();  // of a byte that several fields share, the row would keep a part
   }
   void name(const char* name, std::string& value) { text(name, value, limits::name_bytes_max); }
   void text(const char*, std::string& value, size_t bytes_max) {
