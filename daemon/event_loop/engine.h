@@ -249,10 +249,10 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   const EngineOptions& options() const { return options_; }
   // Whether the manager copies the lease's bytes to another place now.
   bool is_moving(LeaseId lease) const { return moving_.contains(lease); }
-  // Somebody was given the lease's memory. A move of the manager's that is under way comes to nothing: what is stored
-  // behind its copy would be lost.
   // Ends when that view's object was made, or not: at once where nothing is being made.
   kj::Promise<Status> view_opened(const ViewRow& view);
+  // Somebody was given the lease's memory. A move of the manager's that is under way comes to nothing: what is stored
+  // behind its copy would be lost.
   void was_taken(LeaseId lease) {
     if (const auto move = moving_.find(lease); move != moving_.end()) move->second = true;
   }
