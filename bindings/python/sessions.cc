@@ -74,10 +74,10 @@ py::object to_python(const UsageReport& usage) {
 }
 
 py::object to_python(const PartOwner& owner) {
-  const auto& [part, epoch, owned, ended, pid, holder] = owner;
-  return named("PartOwner",
-               py::dict(py::arg("part") = part, py::arg("epoch") = epoch, py::arg("owned") = owned,
-                        py::arg("ended") = ended, py::arg("pid") = pid, py::arg("holder") = holder));
+  const auto& [part, epoch, owned, ended, pid, holder, host] = owner;
+  return named("PartOwner", py::dict(py::arg("part") = part, py::arg("epoch") = epoch, py::arg("owned") = owned,
+                                     py::arg("ended") = ended, py::arg("pid") = pid, py::arg("holder") = holder,
+                                     py::arg("host") = host));
 }
 
 py::object to_python(const FreeRuns& runs) {

@@ -186,6 +186,7 @@ std::string describe_owner(rpc::PartOwner::Reader owner) {
   std::string text = std::to_string(owner.getPart()) + ", epoch " + std::to_string(owner.getEpoch()) + ": ";
   if (!owner.getOwned()) return text + "nobody's";
   return text + str(owner.getHolder()) + ", process " + std::to_string(owner.getPid()) +
+         (owner.getHost().size() == 0 ? "" : " on host " + str(owner.getHost())) +
          (owner.getEnded() ? ", which has ended" : "");
 }
 

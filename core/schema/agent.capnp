@@ -95,4 +95,7 @@ interface HostAgent {
   # Before `fence` and `rebind` of a lease whose onFence is `kill`: ends those of this host's processes that agreed to it,
   # and names them ("python3[1234]"). Answered once they run no more; `busy`: one has not ended yet, says which. Can be
   # repeated. An agent of an earlier version does not know the call, and has given no such lease to anybody.
+  hasEnded @13 (process :Terrace.HostProcess) -> (error :Terrace.Error, ended :Bool);
+  # Whether a process of this host that owned a part of a lease runs no instruction any more. false when in doubt. An
+  # agent of an earlier version does not know the call, and claims no part.
 }

@@ -339,13 +339,20 @@ struct PoolInfo {
   absentDevices @22 :List(Text); # serials, of `devices`
 }
 
+struct HostProcess {   # of an agent's host, as that agent sees it; means nothing on another host
+  pid @0 :UInt64;      # 0: none
+  started @1 :UInt64;  # /proc/PID/stat, field 22
+  space @2 :UInt64;    # in the low half a hash of the namespaces that both are told in, in the high half one of the boot
+}
+
 struct PartOwner {     # of one part of a sharedCoherent lease
   part @0 :UInt32;
   epoch @1 :UInt64;    # of the owner, or of the last one
   owned @2 :Bool;      # false: it was given back, or its owner was shut out
-  ended @3 :Bool;      # the owner's process is no more: the next claim gets the part
+  ended @3 :Bool;      # the owner's process, on the manager's own host, is no more: the next claim gets the part
   pid @4 :UInt32 $Json.onlyWith("owned");
   holder @5 :Text $Json.onlyWith("owned"); # "python3[1234]"
+  host @6 :Text $Json.onlyWith("owned");   # where the process is; empty: the manager's own host
 }
 
 struct Move {          # a lease that should leave its place, for a drain or a compaction
@@ -720,12 +727,12 @@ interface Lease {
   # The bytes stay, every holder is fenced, the LeaseEpoch steps; empty host: the same. `offered`: nothing of that yet,
   # it waits for the other tenant's acceptOffer. An administrator's session asks nobody.
   beginMove @6 () -> (error :Error, move :LeaseMove, bytes :UInt64, object :Text);
-  claimPart @7 (part :UInt32, lastEpoch :UInt64, key :UInt64) -> (error :Error, epoch :UInt64);
+  claimPart @7 (part :UInt32, lastEpoch :UInt64, key :UInt64, process :HostProcess) -> (error :Error, epoch :UInt64);
   # Makes the calling process the owner of a part (0 to 63) of a sharedCoherent lease, under an epoch greater than
   # `lastEpoch` and than every one before; busy while another process has it. `key`, not 0, is drawn for each claim:
   # repeated with the same one by the same process it answers the same. Ends with releasePart, with the process, or
-  # with the lease; not with the connection.
-  releasePart @8 (part :UInt32, epoch :UInt64) -> (error :Error);
+  # with the lease; not with the connection. `process`: from an agent, whose program calls; others leave it out.
+  releasePart @8 (part :UInt32, epoch :UInt64, process :HostProcess) -> (error :Error);
   partIsDead @9 (part :UInt32, epoch :UInt64) -> (error :Error, dead :Bool);
   # Whether the owner under `epoch` can store nothing any more: it gave the part back, or its process has ended.
   withdrawOffer @10 () -> (error :Error);

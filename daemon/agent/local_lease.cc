@@ -2,6 +2,7 @@
 #include "daemon/agent/local_lease.h"
 
 #include "core/base/limits.h"
+#include "daemon/event_loop/processes.h"
 #include "daemon/memory/path_access.h"
 
 namespace terrace::daemon {
@@ -318,34 +319,75 @@ kj::Promise<void> LocalLease::beginMove(BeginMoveContext context) {
   return kj::READY_NOW;
 }
 
-namespace {
+// Which of this host's processes asks, as the manager will ask about it.
+Status LocalLease::write_caller(rpc::HostProcess::Builder out) {
+  const auto& connection = session().connection();
+  TERRACE_ASSIGN_OR_RETURN(const ProcessId seen, peer_process(connection.socket, connection.peer.pid));
+  TERRACE_ASSIGN_OR_RETURN(const ProcessId told, told_elsewhere(seen));
+  out.setPid(told.pid);
+  out.setStarted(told.started);
+  out.setSpace(told.space);
+  return {};
+}
 
-template <typename Context>
-kj::Promise<void> refuse_owners(LocalSession& session, Context& context, uint64_t lease, const char* where) {
-  KJ_IF_MAYBE (slot, admit(session.connection(), context)) {
-    const CallSlot held = kj::mv(*slot);
-    refuse(context,
-           Error{.code = ErrorCode::unsupported,
-                 .where = where,
-                 .detail = "the parts of lease " + std::to_string(lease) +
-                           " have no owners by the manager: it cannot see whether a process of this host, "
-                           "which is not its own, has ended"});
+kj::Promise<void> LocalLease::claimPart(ClaimPartContext context) {
+  KJ_IF_MAYBE (slot, admit(session().connection(), context)) {
+    KJ_IF_MAYBE (upstream, begin(context, "claimPart")) {
+      auto request = upstream->claimPartRequest();
+      request.setPart(context.getParams().getPart());
+      request.setLastEpoch(context.getParams().getLastEpoch());
+      request.setKey(context.getParams().getKey());
+      if (Status status = write_caller(request.initProcess()); !status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
+      auto call = request.send().then([context](auto&& reply) mutable {
+        if (reply.getError().getCode() != 0)
+          context.getResults().setError(reply.getError());
+        else
+          context.getResults().setEpoch(reply.getEpoch());
+      });
+      return refuse_when_disconnected(kj::mv(call), session(), context, "claimPart").attach(kj::mv(*slot));
+    }
   }
   return kj::READY_NOW;
 }
 
-}  // namespace
-
-kj::Promise<void> LocalLease::claimPart(ClaimPartContext context) {
-  return refuse_owners(session(), context, id_, "claimPart");
-}
-
 kj::Promise<void> LocalLease::releasePart(ReleasePartContext context) {
-  return refuse_owners(session(), context, id_, "releasePart");
+  KJ_IF_MAYBE (slot, admit(session().connection(), context)) {
+    KJ_IF_MAYBE (upstream, begin(context, "releasePart")) {
+      auto request = upstream->releasePartRequest();
+      request.setPart(context.getParams().getPart());
+      request.setEpoch(context.getParams().getEpoch());
+      if (Status status = write_caller(request.initProcess()); !status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
+      auto call = request.send().then([context](auto&& reply) mutable {
+        if (reply.getError().getCode() != 0) context.getResults().setError(reply.getError());
+      });
+      return refuse_when_disconnected(kj::mv(call), session(), context, "releasePart").attach(kj::mv(*slot));
+    }
+  }
+  return kj::READY_NOW;
 }
 
 kj::Promise<void> LocalLease::partIsDead(PartIsDeadContext context) {
-  return refuse_owners(session(), context, id_, "partIsDead");
+  KJ_IF_MAYBE (slot, admit(session().connection(), context)) {
+    KJ_IF_MAYBE (upstream, begin(context, "partIsDead")) {
+      auto request = upstream->partIsDeadRequest();
+      request.setPart(context.getParams().getPart());
+      request.setEpoch(context.getParams().getEpoch());
+      auto call = request.send().then([context](auto&& reply) mutable {
+        if (reply.getError().getCode() != 0)
+          context.getResults().setError(reply.getError());
+        else
+          context.getResults().setDead(reply.getDead());
+      });
+      return refuse_when_disconnected(kj::mv(call), session(), context, "partIsDead").attach(kj::mv(*slot));
+    }
+  }
+  return kj::READY_NOW;
 }
 
 }  // namespace terrace::daemon

@@ -31,8 +31,7 @@ class LocalLease final : public rpc::Lease::Server {
   kj::Promise<void> withdrawOffer(WithdrawOfferContext context) override;
   kj::Promise<void> openPath(OpenPathContext context) override;
   kj::Promise<void> beginMove(BeginMoveContext context) override;
-  // Refused: the manager sees no process of this host, and gives a part to nobody whose end it would not learn
-  // of.
+  // By the manager, which asks this agent whether the process has ended.
   kj::Promise<void> claimPart(ClaimPartContext context) override;
   kj::Promise<void> releasePart(ReleasePartContext context) override;
   kj::Promise<void> partIsDead(PartIsDeadContext context) override;
@@ -62,6 +61,7 @@ class LocalLease final : public rpc::Lease::Server {
   bool movable() { return info_->getRoot<rpc::LeaseInfo>().getMovable(); }
   void take(rpc::LeaseInfo::Reader info, uint64_t sent_ns);
   void answer_promised(RenewContext& context);
+  Status write_caller(rpc::HostProcess::Builder out);
   // Refuses what cannot be done now; null: go on, with the manager's capability.
   template <typename Context>
   kj::Maybe<rpc::Lease::Client> begin(Context& context, const char* where);

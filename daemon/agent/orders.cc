@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/base/failpoint.h"
+#include "daemon/event_loop/processes.h"
 #include "daemon/log/log.h"
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
@@ -61,6 +62,13 @@ class HostAgentServer final : public rpc::HostAgent::Server {
         if (!done.status.ok()) refuse(context, done.status.error());
       });
     });
+  }
+
+  kj::Promise<void> hasEnded(HasEndedContext context) override {
+    const auto process = context.getParams().getProcess();
+    context.getResults().setEnded(
+        told_process_has_ended({process.getPid(), process.getStarted(), process.getSpace()}));
+    return kj::READY_NOW;
   }
 
   kj::Promise<void> erase(EraseContext context) override {

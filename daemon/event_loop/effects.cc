@@ -255,13 +255,12 @@ void Engine::fence(const FenceObject& effect) {
       done(std::move(ended));
   });
   for (const std::string& view : effect.views) {
-    end_holders(effect.lease, view,
-                [this, lease = effect.lease, view, extents = effect.extents, done](Status ended) {
-                  if (ended.ok())
-                    hide(lease, view, extents, done);
-                  else
-                    done(std::move(ended));
-                });
+    end_holders(
+        effect.lease, view, [this, lease = effect.lease, view, extents = effect.extents, done](Status ended) {
+          if (!ended.ok()) return done(std::move(ended));
+          hide(lease, view, extents,
+               [done](const Result<Hidden>& hidden) { done(hidden.ok() ? Status() : Status(hidden.error())); });
+        });
   }
 }
 
@@ -339,14 +338,17 @@ kj::Promise<Status> Engine::view_opened(const ViewRow& view) {
 // made. Jobs of one share keep their order, so it is that of show(). Not beside each other: to write back takes a device over
 // the same range.
 void Engine::hide(LeaseId lease, const std::string& view, const std::vector<Extent>& extents,
-                  const std::function<void(Status)>& done) {
-  const auto hidden = [this, view, done](Status status) {
+                  const std::function<void(Result<Hidden>)>& done) {
+  const auto outcome = std::make_shared<Hidden>(Hidden::written_back);
+  const auto hidden = [this, view, done, outcome](const Status& status) {
     if (status.ok() && ender_ != nullptr) ender_->forget(view);
-    done(std::move(status));
+    done(status.ok() ? Result<Hidden>(*outcome) : Result<Hidden>(status.error()));
   };
-  const auto remove = [this, view, extents]() -> Status {
+  const auto remove = [this, view, extents, outcome]() -> Status {
     SharedByHosts* shared = backend_.shared_by_hosts();
-    return shared == nullptr ? Status() : shared->hide(view, extents);
+    if (shared == nullptr) return {};
+    TERRACE_ASSIGN_OR_RETURN(*outcome, shared->hide(view, extents));
+    return {};
   };
   run_backend([this, view]() -> Status { return backend_.fence(view); },
               [this, lease, view, remove, hidden](Status) {
@@ -359,9 +361,9 @@ void Engine::hide(const HideObject& effect) {
   const LeaseId lease = lease_of(effect.id);
   end_holders(lease, effect.view, [this, effect](Status ended) {
     if (!ended.ok()) return hide_later(effect, ended);
-    hide(lease_of(effect.id), effect.view, effect.extents, [this, effect](Status status) {
-      if (!status.ok()) return hide_later(effect, status);
-      apply(ViewClosed{effect.id, effect.view, clock_.now_ns()}, nullptr);
+    hide(lease_of(effect.id), effect.view, effect.extents, [this, effect](const Result<Hidden>& hidden) {
+      if (!hidden.ok()) return hide_later(effect, hidden.error());
+      apply(ViewClosed{effect.id, effect.view, *hidden == Hidden::lines_may_remain, clock_.now_ns()}, nullptr);
     });
   });
 }

@@ -385,7 +385,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void shown(const ShowObject& effect, Status status);
   void hide(const HideObject& effect);
   void hide(LeaseId lease, const std::string& view, const std::vector<Extent>& extents,
-            const std::function<void(Status)>& done);
+            const std::function<void(Result<Hidden>)>& done);
   void hide_later(const HideObject& effect, const Status& why);
   void fenced(const FenceObject& effect, std::pair<uint64_t, LeaseId> begun, Status status);
   void rebind(const RebindObject& effect);

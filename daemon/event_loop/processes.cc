@@ -11,10 +11,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/crc32c.h"
 
 namespace terrace::daemon {
 namespace {
@@ -55,6 +59,16 @@ uint64_t own_space() {
   struct stat times {};
   if (::stat("/proc/self/ns/time", &times) != 0) times.st_ino = 0;
   return static_cast<uint64_t>(pids.st_ino) ^ static_cast<uint64_t>(times.st_ino) << 32;
+}
+
+uint32_t hash_of(uint64_t number) {
+  return crc32c(std::as_bytes(std::span(&number, 1)));
+}
+
+// 0: it cannot be read.
+uint32_t hash_of_boot() {
+  static const std::string boot = read_boot_id();
+  return boot.empty() ? 0 : std::max(crc32c(std::as_bytes(std::span(boot))), 1u);
 }
 
 UniqueFd open_process(uint64_t pid) {
@@ -138,9 +152,36 @@ bool process_has_ended(const ProcessId& process) {
   return started.has_value() && *started != process.started;
 }
 
+bool owner_has_ended(const OwnerRow& owner) {
+  return owner.host.empty() && process_has_ended(owner.process);
+}
+
+Result<ProcessId> told_elsewhere(const ProcessId& process) {
+  const uint32_t boot = hash_of_boot();
+  if (boot == 0)
+    return Error{.code = ErrorCode::unsupported,
+                 .where = where,
+                 .detail =
+                     "cannot read /proc/sys/kernel/random/boot_id: nobody would learn of this process' end "
+                     "after a restart of this host. Mount /proc"};
+  ProcessId told = process;
+  told.space = uint64_t{boot} << 32 | hash_of(process.space);
+  return told;
+}
+
+bool told_process_has_ended(const ProcessId& told) {
+  const uint32_t boot = hash_of_boot();
+  const uint64_t space = own_space();
+  if (told.pid == 0 || boot == 0 || told.space >> 32 == 0) return false;
+  if (told.space >> 32 != boot) return true;
+  if (space == 0 || (told.space & UINT32_MAX) != hash_of(space)) return false;
+  return process_has_ended(ProcessId{told.pid, told.started, space});
+}
+
 std::optional<OwnerRow> living_owner(const StateMachine& state, LeaseId lease, const ProcessId& but) {
   std::vector<ProcessId> ended = {ProcessId{}, but};  // or not to be counted
   for (const OwnerRow& owner : state.owners_of(lease)) {
+    if (!owner.host.empty() && owner.process.pid != 0) return owner;
     if (std::find(ended.begin(), ended.end(), owner.process) != ended.end()) continue;
     if (!process_has_ended(owner.process)) return owner;
     ended.push_back(owner.process);

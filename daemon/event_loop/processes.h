@@ -32,6 +32,14 @@ UniqueFd open_living(const ProcessId& process);
 // Whether it runs no instruction any more: all its threads have let go of its memory. false when in doubt.
 // Children that it forked are processes of their own, and do not count.
 bool process_has_ended(const ProcessId& process);
+// The same of an owner on this machine; of one on another host false.
+bool owner_has_ended(const OwnerRow& owner);
+
+// A process of this machine as it is told to another one, which asks about it later: `space` says the boot as well.
+// Errors    unsupported   the boot's id cannot be read
+Result<ProcessId> told_elsewhere(const ProcessId& process);
+// Whether a process that was told elsewhere has ended. false when in doubt.
+bool told_process_has_ended(const ProcessId& told);
 
 // One who owns a part of the lease and lives, other than `but`. It holds the lease, whether it has a session
 // now or not: what it stores while a move copies would be lost.

@@ -81,6 +81,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   std::vector<std::string> unproved(const std::string& name, const LeaseRow& lease) const override;
   Result<std::optional<std::string>> agent_for(const LeaseRow& lease, const std::string& to_host,
                                                const std::string& to_tenant) const override;
+  kj::Promise<bool> has_ended(const std::string& host, const ProcessId& process) override;
   Status may_act_for(const std::string& host, const std::string& tenant) const;
   std::vector<HostStatus> list() const override;
   std::vector<HostStatus> states() const override;

@@ -287,6 +287,20 @@ kj::Promise<AgentAnswer> Agents::send(rpc::HostAgent::Client& agent, const Agent
   return answer_of(kj::mv(request));
 }
 
+kj::Promise<bool> Agents::has_ended(const std::string& name, const ProcessId& process) {
+  const auto known = hosts_.find(name);
+  if (known == hosts_.end() || known->second.peer == nullptr) return false;
+  auto request = known->second.peer->agent().hasEndedRequest();
+  auto out = request.initProcess();
+  out.setPid(process.pid);
+  out.setStarted(process.started);
+  out.setSpace(process.space);
+  auto answered =
+      request.send().then([](auto&& reply) { return reply.getError().getCode() == 0 && reply.getEnded(); });
+  auto late = timer_.afterDelay(2 * kj::SECONDS).then([] { return false; });
+  return answered.exclusiveJoin(kj::mv(late)).catch_([](kj::Exception&&) { return false; });
+}
+
 bool Agents::has_proved(const std::string& host, const std::string& serial) const {
   const MutexLock lock(queue_mutex_);
   return proved_.contains({host, serial});

@@ -19,6 +19,9 @@ namespace terrace::daemon {
 // What two machines write and read to find out whether they see the same memory: a cache line.
 using Nonce = std::array<uint8_t, 64>;
 
+// What a machine's caches may have of a view that was hidden. Lines that remain reach the memory whenever they are evicted.
+enum class Hidden : uint8_t { written_back, lines_may_remain };
+
 class SharedByHosts {
  public:
   virtual ~SharedByHosts() = default;
@@ -47,9 +50,9 @@ class SharedByHosts {
     return no_views(view);
   }
   // Shuts every holder of a view out, leaves nothing of it in this machine's caches, and removes it; the bytes stay. One
-  // that does not exist is hidden.
+  // that does not exist is hidden; what its host's caches have is not known then.
   // Errors    busy, EAGAIN   somebody still holds pages of it: it is shut out already, and hidden once they are let go
-  virtual Status hide(const std::string& view, const std::vector<Extent>& extents) {
+  virtual Result<Hidden> hide(const std::string& view, const std::vector<Extent>& extents) {
     (void)extents;
     return no_views(view);
   }

@@ -159,6 +159,18 @@ struct Stored<ReservationRow> {
   }
 };
 
+// Who owns a part and on which host, which share a text in the store: an older row has the first alone.
+inline std::string who_of(const OwnerRow& row) {
+  return row.host.empty() ? row.holder : row.holder + '\n' + row.host;
+}
+inline void set_who(OwnerRow& row, const std::string& who) {
+  const size_t line = who.find('\n');
+  row.holder = who.substr(0, line);
+  row.host = line == std::string::npos ? "" : who.substr(line + 1);
+  if (line != std::string::npos && row.host.empty()) row.host = "\n";  // no name: a row has one encoding
+}
+inline void set_who(const OwnerRow&, const std::string&) {}  // it was only read
+
 template <>
 struct Stored<OwnerRow> {
   static constexpr const char* table = "owner";
@@ -175,7 +187,9 @@ struct Stored<OwnerRow> {
     io.integer("pid", row.process.pid);
     io.integer("started", row.process.started);
     io.integer("space", row.process.space);
-    io.text("holder", row.holder, limits::label_bytes_max);
+    std::string who = who_of(row);
+    io.text("who", who, limits::label_bytes_max + 1 + limits::name_bytes_max);
+    set_who(row, who);
   }
 };
 

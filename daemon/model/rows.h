@@ -142,12 +142,12 @@ struct ReservationRow {
   bool operator==(const ReservationRow&) const = default;
 };
 
-// A process as the manager's machine knows it. Two processes of one number differ in when they were started; a
-// number means nothing in another pid namespace, or after another boot.
+// A process as its own machine knows it. Two processes of one number differ in when they were started; a number means
+// nothing in another pid namespace, or after another boot.
 struct ProcessId {
   uint64_t pid = 0;      // 0: none
   uint64_t started = 0;  // /proc/PID/stat, field 22
-  uint64_t space = 0;    // inode of the pid namespace that `pid` belongs to
+  uint64_t space = 0;    // the namespaces that both belong to (daemon/event_loop/processes.h)
 
   bool operator==(const ProcessId&) const = default;
 };
@@ -160,9 +160,13 @@ struct OwnerRow {
   uint64_t request = 0;     // the claim's idempotency key
   ProcessId process = {};   // pid 0: nobody owns the part
   std::string holder = {};  // for people: "python3[1234]"; empty when nobody does
+  // The host of that process, as an agent is called, or of the last owner's; empty: the manager's own. Where caches of hosts are
+  // not coherent, the part stays that host's until it has nothing of the lease any more.
+  std::string host = {};
 
   bool operator==(const OwnerRow&) const = default;
 };
+inline constexpr const char* any_host = "*";  // in OwnerRow::host: no cache of a host has anything of the part
 inline constexpr uint64_t lease_parts_max = 64;
 constexpr PartId part_id(LeaseId lease, uint64_t part) {
   return PartId{lease.value * lease_parts_max + part};

@@ -98,6 +98,11 @@ class HostDirectory {
     (void)host, (void)lease;
     return {};
   }
+  // Whether a process of that host, as its agent told of it, has ended. false when in doubt: its agent is away.
+  virtual kj::Promise<bool> has_ended(const std::string& host, const ProcessId& process) {
+    (void)host, (void)process;
+    return false;
+  }
   virtual std::vector<HostStatus> list() const = 0;
   // The same without what is leased there, which takes a walk over all leases.
   virtual std::vector<HostStatus> states() const = 0;

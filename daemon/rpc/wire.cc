@@ -160,10 +160,11 @@ void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, S
 // Each process is looked at once, however many parts it has.
 void write_owners(rpc::LeaseInfo::Builder lease, const std::vector<OwnerRow>& owners) {
   std::vector<std::pair<ProcessId, bool>> seen;
-  const auto ended = [&seen](const ProcessId& process) {
+  const auto ended = [&seen](const OwnerRow& owner) {
+    if (!owner.host.empty()) return false;
     for (const auto& [known, has_ended] : seen)
-      if (known == process) return has_ended;
-    seen.emplace_back(process, process.pid != 0 && process_has_ended(process));
+      if (known == owner.process) return has_ended;
+    seen.emplace_back(owner.process, owner.process.pid != 0 && owner_has_ended(owner));
     return seen.back().second;
   };
   auto out = lease.initOwners(static_cast<uint32_t>(owners.size()));
@@ -172,9 +173,10 @@ void write_owners(rpc::LeaseInfo::Builder lease, const std::vector<OwnerRow>& ow
     out[i].setPart(static_cast<uint32_t>(part_of(owner.id)));
     out[i].setEpoch(owner.epoch);
     out[i].setOwned(owner.process.pid != 0);
-    out[i].setEnded(ended(owner.process));
+    out[i].setEnded(ended(owner));
     out[i].setPid(static_cast<uint32_t>(owner.process.pid));
     out[i].setHolder(owner.holder);
+    if (owner.process.pid != 0) out[i].setHost(owner.host);
   }
 }
 

@@ -276,6 +276,7 @@ struct ClaimPart {
   uint64_t last_epoch = 0;  // the newest that the claimant saw in the part itself
   uint64_t request = 0;
   ProcessId process = {};
+  std::string host = {};  // of the process: an agent's name; empty: the manager's own
   std::string holder = {};
   uint64_t dead_epoch = 0;  // whose owner was seen to have ended; 0: nobody's
   uint64_t now_ns = 0;
@@ -288,6 +289,7 @@ struct ReleasePart {
   uint64_t part = 0;
   uint64_t epoch = 0;
   ProcessId process = {};
+  std::string host = {};
 };
 // Gives a shared lease a memory object on a further host, over the same extents (a view), so that programs there attach it
 // as well. One that is there already is answered as it is.
@@ -306,11 +308,13 @@ struct ViewOpened {
   Status status;
   uint64_t now_ns = 0;
 };
-// HideObject is done: the host has nothing of it any more.
+// HideObject is done: the host has nothing of it any more. `lines_may_remain`: but in its caches, as it could not be told to
+// write them back.
 struct ViewClosed {
   using Answer = void;
   ViewId view;
   std::string object;
+  bool lines_may_remain = false;
   uint64_t now_ns = 0;
 };
 // A memory object of a lease is gone, or its host has fenced it by itself. A view leaves. Where it is the lease's own, a view

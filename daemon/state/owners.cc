@@ -4,7 +4,12 @@
 //   a part      nobody's ── claim ──► a process's, under an epoch ── release ──► nobody's
 //                                     └── another claims, and the owner was seen to have ended ──► the other's
 //
-// Place     Whether a process has ended is seen outside (daemon/event_loop/processes.h) and comes with the command.
+// Place     Whether a process has ended is seen outside (daemon/event_loop/processes.h, and of another host by its agent) and
+//           comes with the command.
+// Hosts     Each host that has the lease attached has owners. Where caches of hosts are not coherent a part stays with the host
+//           whose process had it first: lines that a dead one stored may still be in that host's caches, and
+//           reach the memory after another host's owner stored there. It is any host's again once that host has
+//           nothing of the lease any more and wrote its caches back.
 // Crash     A claim is durable before its answer, so that an epoch is never given twice; rows stay until the
 //           lease ends for its holders. A reboot ends every process: parts are nobody's then, and their epochs
 //           stay.
@@ -21,7 +26,11 @@ namespace {
 constexpr uint64_t seen_epoch_max = uint64_t{1} << 48;
 
 bool is_vacant(const OwnerRow& row) {
-  return row == OwnerRow{.id = row.id, .epoch = row.epoch};
+  return row == OwnerRow{.id = row.id, .epoch = row.epoch, .host = row.host};
+}
+
+std::string on_host(const std::string& agent) {
+  return agent.empty() ? "the manager's own host" : "host " + agent;
 }
 
 std::string part_name(LeaseId lease, uint64_t part) {
@@ -63,13 +72,46 @@ void StateMachine::forget_owners(LeaseId id, Step& step) {
   }
 }
 
-void StateMachine::vacate_parts(LeaseId id, Delta& delta) {
+bool StateMachine::coherent_between_hosts(const LeaseRow& lease) const {
+  const auto pool = pools_.find(lease.pool);
+  return pool != pools_.end() && pool->second.coherence == PoolCoherence::coherent;
+}
+
+bool StateMachine::same_caches(const LeaseRow& lease, const OwnerRow& owner, const std::string& host) const {
+  return owner.host == host || owner.host == any_host || coherent_between_hosts(lease);
+}
+
+void StateMachine::vacate_parts(LeaseId id, const std::optional<std::string>& host, bool settled,
+                                Delta& delta) {
   for (const OwnerRow& owner : owners_of(id)) {
-    if (owner.process.pid == 0) continue;
-    const OwnerRow vacant{.id = owner.id, .epoch = owner.epoch};
+    if (host.has_value() && owner.host != *host) continue;
+    const OwnerRow vacant{.id = owner.id, .epoch = owner.epoch, .host = settled ? any_host : owner.host};
+    if (vacant == owner) continue;
     owners_[owner.id] = vacant;
     delta.owners[owner.id] = vacant;
   }
+}
+
+void StateMachine::vacate_lost(const LeaseRow& lease, Delta& delta) {
+  for (const OwnerRow& owner : owners_of(lease.id))
+    if (owner.host != any_host && !has_object_on(lease, owner.host))
+      vacate_parts(lease.id, owner.host, true, delta);
+}
+
+// Whether processes of that host may own parts of it.
+Status StateMachine::check_own_on(const LeaseRow& lease, const std::string& host,
+                                  const std::string& part) const {
+  constexpr const char* where = "ClaimPart";
+  if (!object_on(lease, host).has_value())
+    return refusal(ErrorCode::unavailable, where,
+                   part + " is not attached on " + on_host(host) + (host.empty() ? "" : " now"));
+  if (lease.movable && !host.empty())
+    return refusal(
+        ErrorCode::unsupported, where,
+        part + " is on host " + host +
+            ", and its lease is movable: the manager, which moves it, cannot see at once whether a process "
+            "there has ended. Take a lease that is not movable");
+  return {};
 }
 
 Step StateMachine::on(const ClaimPart& command) {
@@ -81,10 +123,8 @@ Step StateMachine::on(const ClaimPart& command) {
   if (Status status = check_part(*lease, command.part, where); !status.ok())
     return refuse(std::move(status).error());
   const std::string name = part_name(command.lease, command.part);
-  if (const std::string agent = agent_of(*lease); !agent.empty()) {
-    return refuse(ErrorCode::unsupported, where,
-                  name + " is on host " + agent + ": the manager cannot see whether a process there has ended");
-  }
+  if (Status status = check_own_on(*lease, command.host, name); !status.ok())
+    return refuse(std::move(status).error());
   if (command.process.pid == 0 || command.request == 0 ||
       !valid_text(command.holder, owner_limits::holder_bytes_max))
     return refuse(ErrorCode::invalid_argument, where, name + " is claimed by nobody in particular");
@@ -92,16 +132,24 @@ Step StateMachine::on(const ClaimPart& command) {
   const uint64_t last_epoch = owner == nullptr ? 0 : owner->epoch;
   Step step;
   if (owner != nullptr && owner->process.pid != 0) {
-    if (owner->process == command.process && owner->request == command.request) {
+    const bool same_host = owner->host == command.host;
+    if (same_host && owner->process == command.process && owner->request == command.request) {
       step.reply = Reply{OwnerReply{*owner}};
       return step;
     }
     if (owner->epoch != command.dead_epoch) {
       return refuse(ErrorCode::busy, where,
                     name + " is owned by " + owner->holder + ", process " + std::to_string(owner->process.pid) +
-                        " on host " + lease->host + ", under epoch " + std::to_string(owner->epoch) +
-                        ", which has not ended");
+                        " on host " + (owner->host.empty() ? lease->host : owner->host) + ", under epoch " +
+                        std::to_string(owner->epoch) + ", which has not ended");
     }
+  }
+  if (owner != nullptr && !same_caches(*lease, *owner, command.host)) {
+    return refuse(
+        ErrorCode::busy, where,
+        name + " had an owner on " + on_host(owner->host) +
+            ", whose caches may still have what it stored: where caches of hosts are not coherent a part "
+            "stays with its host until that one has let go of the lease");
   }
   if (command.last_epoch > std::max(last_epoch, seen_epoch_max)) {
     return refuse(ErrorCode::invalid_argument, where,
@@ -116,7 +164,8 @@ Step StateMachine::on(const ClaimPart& command) {
                      .epoch = std::max(last_epoch, command.last_epoch) + 1,
                      .request = command.request,
                      .process = command.process,
-                     .holder = command.holder};
+                     .holder = command.holder,
+                     .host = command.host};
   owners_[row.id] = row;
   step.delta.owners[row.id] = row;
   step.reply = Reply{OwnerReply{row}};
@@ -137,12 +186,12 @@ Step StateMachine::on(const ReleasePart& command) {
         part_name(command.lease, command.part) + " had no owner under epoch " + std::to_string(command.epoch));
   }
   if (command.epoch < owner->epoch || owner->process.pid == 0) return step;
-  if (owner->process != command.process) {
+  if (owner->process != command.process || owner->host != command.host) {
     return refuse(ErrorCode::permission_denied, where,
                   part_name(command.lease, command.part) + " is owned by " + owner->holder +
                       "; only that process gives it back");
   }
-  const OwnerRow vacant{.id = owner->id, .epoch = owner->epoch};
+  const OwnerRow vacant{.id = owner->id, .epoch = owner->epoch, .host = owner->host};
   owners_[vacant.id] = vacant;
   step.delta.owners[vacant.id] = vacant;
   return step;
@@ -156,7 +205,9 @@ Status StateMachine::load_owners(const Image& image) {
     const bool live = lease != nullptr && (usable(*lease) || lease->phase == LeasePhase::transferring);
     if (!live || lease->mode != LeaseMode::shared_coherent || row.epoch == 0 ||
         !valid_text(row.holder, limits::label_bytes_max) || (row.process.pid == 0 && !is_vacant(row)) ||
-        (row.process.pid != 0 && row.request == 0) || !owners_.emplace(row.id, row).second) {
+        !(row.host.empty() || row.host == any_host || valid_name(row.host)) ||
+        (row.process.pid != 0 && row.host == any_host) || (row.process.pid != 0 && row.request == 0) ||
+        !owners_.emplace(row.id, row).second) {
       return Error{.code = ErrorCode::corrupt,
                    .where = "StateMachine::recover",
                    .detail = "the store contradicts itself: " + name +
@@ -181,8 +232,9 @@ void StateMachine::check_owners(std::vector<std::string>& problems) const {
       continue;
     }
     if (owner.request == 0) problems.push_back(name + " was claimed without a key");
-    if (!agent_of(*lease).empty())
-      problems.push_back(name + " has an owner though nobody of this machine can hold it");
+    // A host that was lost keeps its owners where its caches may have what they stored.
+    if (coherent_between_hosts(*lease) && !has_object_on(*lease, owner.host))
+      problems.push_back(name + " has an owner on a host that has nothing of it");
   }
 }
 

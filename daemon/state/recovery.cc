@@ -333,10 +333,10 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
     recover_lease(lease, start, recovery);
     recover_views(lease, start.objects, recovery);
   }
-  // No process of another boot lives. Where either id is not known it may be the same boot: owners stay, and
-  // are looked at when somebody asks.
+  // No process of another boot lives on this machine. Where either id is not known it may be the same boot: owners stay,
+  // and are looked at when somebody asks.
   if (other_boot) {
-    for (const auto& [id, lease] : leases_) vacate_parts(id, recovery.delta);
+    for (const auto& [id, lease] : leases_) vacate_parts(id, "", true, recovery.delta);
   }
   if (!same_boot) {  // a full TTL again, as for leases
     for (auto& [id, row] : reservations_) {

@@ -163,6 +163,8 @@ class StateMachine {
   bool opening(ViewId id, const std::string& object) const;
   // The name of the lease's object on that host (empty: this machine), whole and to be attached; nullopt: it has none.
   std::optional<std::string> object_on(const LeaseRow& lease, const std::string& agent) const;
+  // Whether what an owner of the part stored can be in no cache but such as the other host's processes read through.
+  bool same_caches(const LeaseRow& lease, const OwnerRow& owner, const std::string& host) const;
   const ExtentMap& free_of(DeviceId id) const { return free_.at(id); }
   bool absent(DeviceId id) const { return absent_.contains(id); }
   // Leases that wait for a device that was not there at the start: they are their holders' still, and whether
@@ -392,12 +394,19 @@ class StateMachine {
   Step finish_target_carve(LeaseRow& target);
 
   // owners.cc
-  void forget_owners(LeaseId id, Step& step);   // the lease has ended for its holders
-  void vacate_parts(LeaseId id, Delta& delta);  // every owner is shut out; the epochs stay
+  void forget_owners(LeaseId id, Step& step);  // the lease has ended for its holders
+  // Owners are shut out: all of them, or those of one host; the epochs stay. `settled`: no cache has what they stored, so
+  // that any host's processes may own the parts next.
+  void vacate_parts(LeaseId id, const std::optional<std::string>& host, bool settled, Delta& delta);
+  void vacate_lost(const LeaseRow& lease,
+                   Delta& delta);  // of hosts that have nothing of it any more, where caches are coherent
+  bool coherent_between_hosts(const LeaseRow& lease) const;
+  Status check_own_on(const LeaseRow& lease, const std::string& host, const std::string& part) const;
   Status load_owners(const Image& image);
   void check_owners(std::vector<std::string>& problems) const;  // I13
 
   // views.cc
+  bool has_object_on(const LeaseRow& lease, const std::string& agent) const;  // being made or removed as well
   void close_view(ViewId id, const LeaseRow& lease, Step& step);
   // A view takes the place of the lease's own object, which is removed. false: there is none that could.
   bool replace_object(LeaseRow& lease, Step& step);

@@ -142,7 +142,8 @@ Step StateMachine::on(const RebindFinished& command) {
     step.reply = command.status.error();
     return step;
   }
-  vacate_parts(lease.id, step.delta);  // not before every holder is shut out: until then its owners may store
+  vacate_parts(lease.id, std::nullopt, true,
+               step.delta);  // not before every holder is shut out: until then its owners may store
   unindex_lease(lease);
   change_phase(lease, LeasePhase::active);
   lease.object = std::move(lease.next_object);

@@ -38,6 +38,13 @@ std::optional<std::string> StateMachine::object_on(const LeaseRow& lease, const 
   return std::nullopt;
 }
 
+bool StateMachine::has_object_on(const LeaseRow& lease, const std::string& agent) const {
+  if (agent_of(lease) == agent) return true;
+  const std::vector<ViewRow> views = views_of(lease.id);
+  return std::any_of(views.begin(), views.end(),
+                     [&agent](const ViewRow& view) { return host_of(view.object) == agent; });
+}
+
 bool StateMachine::opening(ViewId id, const std::string& object) const {
   const auto view = views_.find(id);
   const LeaseRow* lease = find_lease(lease_of(id));
@@ -151,6 +158,12 @@ Step StateMachine::on(const ViewClosed& command) {
   if (view == views_.end() || view->second.object != command.object) return step;
   views_.erase(view);
   step.delta.views[command.view] = std::nullopt;
+  // Every process there was shut out. A host that is back has another view, of its own processes.
+  const LeaseRow* lease = find_lease(lease_of(command.view));
+  const std::string host = host_of(command.object);
+  if (lease != nullptr && !has_object_on(*lease, host) &&
+      (!command.lines_may_remain || coherent_between_hosts(*lease)))
+    vacate_parts(lease->id, host, true, step.delta);
   return step;
 }
 
@@ -167,8 +180,6 @@ bool StateMachine::replace_object(LeaseRow& lease, Step& step) {
   unindex_lease(lease);
   lease.object = whole->object;
   index_lease(lease);
-  if (!agent_of(lease).empty())
-    vacate_parts(lease.id, step.delta);  // owners were of this machine, and are shut out
   step.delta.leases[lease.id] = lease;
   close_view(whole->id, lease, step);
   return true;

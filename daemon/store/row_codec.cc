@@ -7,6 +7,7 @@
 
 #include "core/base/crc32c.h"
 #include "core/base/limits.h"
+#include "core/base/plain_name.h"
 
 namespace terrace::daemon {
 namespace {
@@ -102,7 +103,8 @@ const char* broken_relation(const ReservationRow& row) {
 const char* broken_relation(const OwnerRow& row) {
   if (!lease_of(row.id).valid()) return "lease";
   if (row.epoch == 0) return "epoch";
-  const OwnerRow vacant{.id = row.id, .epoch = row.epoch};
+  if (!row.host.empty() && row.host != any_host && !valid_plain_name(row.host)) return "host";
+  const OwnerRow vacant{.id = row.id, .epoch = row.epoch, .host = row.host};
   return row.process.pid == 0 && row != vacant ? "owner" : nullptr;
 }
 const char* broken_relation(const ViewRow& row) {

@@ -43,6 +43,12 @@ constexpr const char* pool_columns_4 =
     "  id INTEGER PRIMARY KEY,\n  name TEXT NOT NULL,\n  placement INTEGER NOT NULL,\n"
     "  stripe_bytes INTEGER NOT NULL,\n  coherence INTEGER NOT NULL,\n";
 
+// Owners of parts as version 4 made them; rename_holder came later.
+constexpr const char* owner_columns_4 =
+    "  id INTEGER PRIMARY KEY,\n  epoch INTEGER NOT NULL,\n  request INTEGER NOT NULL,\n  pid INTEGER NOT "
+    "NULL,\n"
+    "  started INTEGER NOT NULL,\n  space INTEGER NOT NULL,\n  holder TEXT NOT NULL,\n";
+
 Status create_tables(Connection& connection) {
   const std::string sql =
       table_sql(
@@ -50,7 +56,8 @@ Status create_tables(Connection& connection) {
           "  id INTEGER PRIMARY KEY CHECK (id = 1),\n" + older_meta_column_texts<SealFields4>().definitions,
           "") +
       table_sql<DeviceRow>() + table_sql("pool", pool_columns_4, "") + table_sql("lease", lease_columns_4, "") +
-      table_sql<QuotaRow>() + table_sql<ReservationRow>() + table_sql<OwnerRow>() + table_sql<AuditRow>();
+      table_sql<QuotaRow>() + table_sql<ReservationRow>() + table_sql("owner", owner_columns_4, "") +
+      table_sql<AuditRow>();
   return connection.exec(sql.c_str(), "create_tables");
 }
 
@@ -117,6 +124,11 @@ Status rename_movable(Connection& connection) {
   return connection.exec("ALTER TABLE lease RENAME COLUMN movable TO words", "rename_movable");
 }
 
+// As rename_coherence, of a text.
+Status rename_holder(Connection& connection) {
+  return connection.exec("ALTER TABLE owner RENAME COLUMN holder TO who", "rename_holder");
+}
+
 Status add_views(Connection& connection) {
   return connection.exec(table_sql<ViewRow>().c_str(), "add_views");
 }
@@ -128,6 +140,7 @@ constexpr Migration all_migrations[] = {
     {7, "whether a pool's tenants trust each other", rename_coherence},
     {8, "what becomes of a lease's holders at a fence", rename_movable},
     {9, "memory objects of a lease on further hosts", add_views},
+    {10, "hosts of the owners of parts", rename_holder},
 };
 
 }  // namespace

@@ -59,8 +59,9 @@ void Statement::bind(uint64_t value) {
 }
 
 void Statement::bind(std::string_view text) {
-  const int code = sqlite3_bind_text64(statement_, next_parameter_++, text.data() == nullptr ? "" : text.data(),
-                                       text.size(), SQLITE_STATIC, SQLITE_UTF8);
+  const int code =
+      sqlite3_bind_text64(statement_, next_parameter_++, text.data() == nullptr ? "" : text.data(), text.size(),
+                          SQLITE_TRANSIENT, SQLITE_UTF8);  // a field of a row may be made for the call
   TERRACE_CHECK(code == SQLITE_OK, "binding a text");
 }
 

@@ -17,7 +17,7 @@ struct sqlite3_stmt;
 
 namespace terrace::daemon {
 
-// A prepared statement. Bound text and blobs must live until the next reset().
+// A prepared statement. Bound blobs must live until the next reset(); text is copied.
 class Statement {
  public:
   Statement() = default;

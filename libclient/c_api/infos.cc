@@ -68,14 +68,15 @@ void LeaseTold::fill() {
                       .device = device.c_str(),
                       .offset_bytes = offset_bytes,
                       .length_bytes = length_bytes});
-  for (const auto& [part, owner_epoch, owned, ended, pid, owner] : owners)
+  for (const auto& [part, owner_epoch, owned, ended, pid, owner, owner_host] : owners)
     owners_in_c.add({.size = sizeof(terrace_part_owner),
                      .part = part,
                      .pid = pid,
                      .epoch = owner_epoch,
                      .owned = owned ? 1 : 0,
                      .ended = ended ? 1 : 0,
-                     .holder = owner.c_str()});
+                     .holder = owner.c_str(),
+                     .host = owner_host.c_str()});
   for (const std::string& one : further_hosts) further_hosts_in_c.push_back(one.c_str());
   figures_in_c = ::in_c(figures);
   cause_name = lease_cause_name(cause);

@@ -130,7 +130,8 @@ Result<LeaseInfo> lease_info_from_wire(rpc::LeaseInfo::Reader wire, const char* 
                            .owned = owner.getOwned(),
                            .ended = owner.getEnded(),
                            .pid = owner.getPid(),
-                           .holder = text_from_wire(owner.getHolder())});
+                           .holder = text_from_wire(owner.getHolder()),
+                           .host = text_from_wire(owner.getHost())});
   info.offered_to = text_from_wire(wire.getOfferedTo());
   info.on_fence = static_cast<OnFence>(wire.getOnFence());
   for (const capnp::Text::Reader host : wire.getFurtherHosts())

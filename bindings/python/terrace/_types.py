@@ -45,7 +45,8 @@ class UsageReport(NamedTuple):
 
 
 class PartOwner(NamedTuple):
-    """Who owns a part of a tensor space, or owned it last. ended: its process is no more."""
+    """Who owns a part of a tensor space, or owned it last. ended: its process, on the manager's own host, is no more.
+    host: the process' host; empty: the manager's own, or nobody's."""
 
     part: int
     epoch: int
@@ -53,6 +54,7 @@ class PartOwner(NamedTuple):
     ended: bool
     pid: int
     holder: str
+    host: str
 
 
 class FreeRuns(NamedTuple):

@@ -101,7 +101,7 @@ class DevdaxBackend final : public Backend, public SharedByHosts {
                          const Nonce& put) override;
   Status clean(const std::string& name, const std::vector<Extent>& extents) override;
   Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
-  Status hide(const std::string& view, const std::vector<Extent>& extents) override;
+  Result<Hidden> hide(const std::string& view, const std::vector<Extent>& extents) override;
   std::vector<std::string> dax_regions() const override;
   std::string describe_memory() const override;
   bool huge_pages(std::string_view) const override { return true; }

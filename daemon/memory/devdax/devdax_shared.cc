@@ -86,13 +86,13 @@ Status DevdaxBackend::write_back(const std::string& name, const std::vector<Exte
   return with_own(region, place.ranges, flush);
 }
 
-Status DevdaxBackend::hide(const std::string& view, const std::vector<Extent>& extents) {
-  if (!find(view).has_value()) return {};
+Result<Hidden> DevdaxBackend::hide(const std::string& view, const std::vector<Extent>& extents) {
+  if (!find(view).has_value()) return Hidden::lines_may_remain;
   TERRACE_RETURN_IF_ERROR(fence(view));
   if (kept(view, extents) == Kept::yes) return still_kept(view);
   TERRACE_RETURN_IF_ERROR(write_back(view, extents));
-  const Result<uint64_t> removed = scrub(view);
-  return removed.ok() ? Status() : Status(removed.error());
+  TERRACE_RETURN_IF_ERROR(scrub(view));
+  return Hidden::written_back;
 }
 
 std::vector<std::string> DevdaxBackend::dax_regions() const {

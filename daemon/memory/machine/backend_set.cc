@@ -316,11 +316,11 @@ Status BackendSet::show(const std::string& view, const std::string& of, uint64_t
   return target->rebind(of, view, bytes, extents);
 }
 
-Status BackendSet::hide(const std::string& view, const std::vector<Extent>& extents) {
+Result<Hidden> BackendSet::hide(const std::string& view, const std::vector<Extent>& extents) {
   Backend* backend = of_object(view);
   if (backend == nullptr) return no_such_kind(view);
   SharedByHosts* shared = backend->shared_by_hosts();
-  return shared == nullptr ? Status() : shared->hide(view, extents);
+  return shared == nullptr ? Hidden::written_back : shared->hide(view, extents);
 }
 
 std::vector<std::string> BackendSet::dax_regions() const {

@@ -271,12 +271,16 @@ Status RemoteBackend::write_back(const std::string& name, const std::vector<Exte
 }
 
 // A host that has lapsed fenced it by itself, and removes it before its agent counts again.
-Status RemoteBackend::hide(const std::string& view, const std::vector<Extent>& extents) {
+Result<Hidden> RemoteBackend::hide(const std::string& view, const std::vector<Extent>& extents) {
+  Hidden hidden = Hidden::written_back;
   for (const auto kind : {AgentOrder::Kind::fence, AgentOrder::Kind::kept, AgentOrder::Kind::write_back,
                           AgentOrder::Kind::scrub}) {
     const bool of_memory = kind == AgentOrder::Kind::kept || kind == AgentOrder::Kind::write_back;
     const AgentAnswer answer = give(view, of_memory ? order_of(kind, 0, extents) : order_of(kind));
-    if (answer.outcome == OrderOutcome::lapsed) break;
+    if (answer.outcome == OrderOutcome::lapsed) {
+      if (kind != AgentOrder::Kind::scrub) hidden = Hidden::lines_may_remain;
+      break;
+    }
     if (answer.outcome == OrderOutcome::refused) {
       const bool busy = answer.error.code == ErrorCode::busy || answer.error.code == ErrorCode::io_error;
       return busy ? later(answer) : answer.error;
@@ -286,7 +290,7 @@ Status RemoteBackend::hide(const std::string& view, const std::vector<Extent>& e
   }
   const MutexLock lock(mutex_);
   objects_.erase(view);
-  return {};
+  return hidden;
 }
 
 Result<std::vector<ObservedObject>> RemoteBackend::list() {

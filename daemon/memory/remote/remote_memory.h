@@ -127,7 +127,7 @@ class RemoteBackend final : public Backend, public SharedByHosts {
   Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
                          const Nonce& put) override;
   Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
-  Status hide(const std::string& view, const std::vector<Extent>& extents) override;
+  Result<Hidden> hide(const std::string& view, const std::vector<Extent>& extents) override;
   std::string describe_memory() const override { return "memory of other hosts"; }
   bool huge_pages(std::string_view name) const override;
 

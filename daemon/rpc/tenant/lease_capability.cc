@@ -153,20 +153,20 @@ class LeaseServer final : public rpc::Lease::Server {
   kj::Promise<void> claimPart(ClaimPartContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       const auto params = context.getParams();
-      auto claim = claim_of(*session_, lease_, access_, params.getPart());
-      if (!claim.ok()) {
-        refuse(context, claim.error());
-        return kj::READY_NOW;
-      }
-      claim->last_epoch = params.getLastEpoch();
-      claim->request = params.getKey();
-      return connection()
-          .submit(std::move(*claim))
-          .then([context](Result<OwnerReply> reply) mutable {
-            if (reply.ok())
-              context.getResults().setEpoch(reply->owner.epoch);
-            else
-              refuse(context, reply.error());
+      return claim_of(*session_, lease_, access_, params.getPart(), params.getProcess())
+          .then([this, context](Result<ClaimPart> claim) mutable -> kj::Promise<void> {
+            if (!claim.ok()) {
+              refuse(context, claim.error());
+              return kj::READY_NOW;
+            }
+            claim->last_epoch = context.getParams().getLastEpoch();
+            claim->request = context.getParams().getKey();
+            return connection().submit(std::move(*claim)).then([context](Result<OwnerReply> reply) mutable {
+              if (reply.ok())
+                context.getResults().setEpoch(reply->owner.epoch);
+              else
+                refuse(context, reply.error());
+            });
           })
           .attach(kj::mv(*slot));
     }
@@ -176,7 +176,7 @@ class LeaseServer final : public rpc::Lease::Server {
   kj::Promise<void> releasePart(ReleasePartContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       const auto params = context.getParams();
-      auto release = release_of(*session_, lease_, params.getPart(), params.getEpoch());
+      auto release = release_of(*session_, lease_, params.getPart(), params.getEpoch(), params.getProcess());
       if (!release.ok()) {
         refuse(context, release.error());
         return kj::READY_NOW;
@@ -192,16 +192,25 @@ class LeaseServer final : public rpc::Lease::Server {
   }
 
   kj::Promise<void> partIsDead(PartIsDeadContext context) override {
-    return answer_query(connection(), context, [this](PartIsDeadContext& c) {
-      const auto params = c.getParams();
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      const auto params = context.getParams();
       if (session_->find(lease_) == nullptr) {
-        refuse(c, Error{.code = ErrorCode::not_found,
-                        .where = "partIsDead",
-                        .detail = "lease " + name() + " has ended"});
-        return;
+        refuse(context, Error{.code = ErrorCode::not_found,
+                              .where = "partIsDead",
+                              .detail = "lease " + name() + " has ended"});
+        return kj::READY_NOW;
       }
-      c.getResults().setDead(owner_is_dead(session_->state(), lease_, params.getPart(), params.getEpoch()));
-    });
+      return owner_is_dead(*session_, lease_, params.getPart(), params.getEpoch())
+          .then([this, context](bool dead) mutable {
+            context.getResults().setDead(dead);
+            return service().engine().settled();
+          })
+          .then([context](Status settled) mutable {
+            if (!settled.ok()) refuse(context, settled.error());
+          })
+          .attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
   }
 
  private:

@@ -6,49 +6,89 @@
 #include "daemon/state/names.h"
 
 namespace terrace::daemon {
+namespace {
+
+struct Caller {
+  ProcessId process;
+  std::string host;  // an agent's name; empty: the manager's own
+};
+
+Result<Caller> caller_of(ClientSession& session, rpc::HostProcess::Reader told) {
+  const std::string& agent = session.connection().agent;
+  if (agent.empty()) {
+    TERRACE_ASSIGN_OR_RETURN(const ProcessId process, caller_of(session));
+    return Caller{process, ""};
+  }
+  const ProcessId process{told.getPid(), told.getStarted(), told.getSpace()};
+  if (process.pid != 0) return Caller{process, agent};
+  return Error{.code = ErrorCode::unsupported,
+               .where = "claimPart",
+               .detail = "the agent of host " + agent +
+                         " does not say which of its processes asks: it is of an earlier version. Upgrade it"};
+}
+
+kj::Promise<bool> has_ended(Service& service, const OwnerRow& owner) {
+  if (owner.host.empty()) return process_has_ended(owner.process);
+  if (service.hosts() == nullptr) return false;
+  return service.hosts()->has_ended(owner.host, owner.process);
+}
+
+}  // namespace
 
 Result<ProcessId> caller_of(ClientSession& session) {
   const Connection& connection = session.connection();
   if (connection.peer.remote != nullptr) return memory_is_elsewhere("claimPart");
   if (!connection.agent.empty()) {
-    return Error{
-        .code = ErrorCode::unsupported,
-        .where = "claimPart",
-        .detail = "the manager cannot see whether a process of host " + connection.agent + " has ended"};
+    return Error{.code = ErrorCode::unsupported,
+                 .where = "claimPart",
+                 .detail = "the manager does not see the processes of host " + connection.agent};
   }
   return peer_process(connection.socket, connection.peer.pid);
 }
 
-Result<ClaimPart> claim_of(ClientSession& session, LeaseId lease, ObjectAccess access, uint64_t part) {
+kj::Promise<Result<ClaimPart>> claim_of(ClientSession& session, LeaseId lease, ObjectAccess access,
+                                        uint64_t part, rpc::HostProcess::Reader told) {
   if (access != ObjectAccess::read_write) {
-    return Error{.code = ErrorCode::permission_denied,
-                 .where = "claimPart",
-                 .detail = "lease " + std::to_string(lease.value) +
-                           " is attached read-only here; who owns a part of it stores to it"};
+    return Result<ClaimPart>(
+        Error{.code = ErrorCode::permission_denied,
+              .where = "claimPart",
+              .detail = "lease " + std::to_string(lease.value) +
+                        " is attached read-only here; who owns a part of it stores to it"});
   }
-  TERRACE_ASSIGN_OR_RETURN(const ProcessId process, caller_of(session));
+  const Result<Caller> caller = caller_of(session, told);
+  if (!caller.ok()) return Result<ClaimPart>(caller.error());
   ClaimPart claim{.lease = lease, .tenant = session.tenant(), .part = part};
-  claim.process = process;
+  claim.process = caller->process;
+  claim.host = caller->host;
   claim.holder = session.describe();
   if (!valid_text(claim.holder, owner_limits::holder_bytes_max))
-    claim.holder = "process[" + std::to_string(process.pid) + "]";
-  const OwnerRow* owner = session.state().find_owner(lease, part);
-  if (owner != nullptr && process_has_ended(owner->process)) claim.dead_epoch = owner->epoch;
+    claim.holder = "process[" + std::to_string(claim.process.pid) + "]";
   claim.now_ns = session.engine().now_ns();
-  return claim;
+  const OwnerRow* owner = session.state().find_owner(lease, part);
+  if (owner == nullptr || owner->process.pid == 0) return Result<ClaimPart>(std::move(claim));
+  const uint64_t epoch = owner->epoch;
+  return has_ended(session.service(), *owner)
+      .then([claim = std::move(claim), epoch](bool ended) mutable -> Result<ClaimPart> {
+        if (ended) claim.dead_epoch = epoch;
+        return std::move(claim);
+      });
 }
 
-Result<ReleasePart> release_of(ClientSession& session, LeaseId lease, uint64_t part, uint64_t epoch) {
-  TERRACE_ASSIGN_OR_RETURN(const ProcessId process, caller_of(session));
-  return ReleasePart{lease, session.tenant(), part, epoch, process};
+Result<ReleasePart> release_of(ClientSession& session, LeaseId lease, uint64_t part, uint64_t epoch,
+                               rpc::HostProcess::Reader told) {
+  TERRACE_ASSIGN_OR_RETURN(const Caller caller, caller_of(session, told));
+  return ReleasePart{lease, session.tenant(), part, epoch, caller.process, caller.host};
 }
 
-bool owner_is_dead(const StateMachine& state, LeaseId lease, uint64_t part, uint64_t epoch) {
-  const OwnerRow* owner = state.find_owner(lease, part);
-  if (owner == nullptr || epoch == 0 || epoch > owner->epoch) return false;
+kj::Promise<bool> owner_is_dead(ClientSession& session, LeaseId id, uint64_t part, uint64_t epoch) {
+  const StateMachine& state = session.state();
+  const OwnerRow* owner = state.find_owner(id, part);
+  const LeaseRow* lease = state.find_lease(id);
+  if (owner == nullptr || lease == nullptr || epoch == 0 || epoch > owner->epoch) return false;
+  if (!state.same_caches(*lease, *owner, session.connection().agent)) return false;
   // One before the last: it gave the part back, or was seen to have ended.
   if (epoch < owner->epoch || owner->process.pid == 0) return true;
-  return process_has_ended(owner->process);
+  return has_ended(session.service(), *owner);
 }
 
 }  // namespace terrace::daemon

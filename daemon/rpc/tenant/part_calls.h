@@ -12,14 +12,17 @@ namespace terrace::daemon {
 // The process at the other end of the session's connection. Errors as of claim_of().
 Result<ProcessId> caller_of(ClientSession& session);
 
-// For that process.
+// For the process at the other end, or of an agent's session for `told`, which its program is.
 // Errors    permission_denied   the lease is attached read-only
-//           unsupported         a process of another host, or one that cannot be seen
+//           unsupported         a process that cannot be seen, or that an agent does not tell of
 //           unavailable         it is gone
-Result<ClaimPart> claim_of(ClientSession& session, LeaseId lease, ObjectAccess access, uint64_t part);
-Result<ReleasePart> release_of(ClientSession& session, LeaseId lease, uint64_t part, uint64_t epoch);
+kj::Promise<Result<ClaimPart>> claim_of(ClientSession& session, LeaseId lease, ObjectAccess access,
+                                        uint64_t part, rpc::HostProcess::Reader told);
+Result<ReleasePart> release_of(ClientSession& session, LeaseId lease, uint64_t part, uint64_t epoch,
+                               rpc::HostProcess::Reader told);
 
-// Whether the owner under `epoch` gave the part back, or its process has ended. false when in doubt.
-bool owner_is_dead(const StateMachine& state, LeaseId lease, uint64_t part, uint64_t epoch);
+// Whether the owner under `epoch` gave the part back, or its process has ended, and no cache that the session's host does not
+// read through has what it stored. false when in doubt. Of a process of another host its agent is asked.
+kj::Promise<bool> owner_is_dead(ClientSession& session, LeaseId lease, uint64_t part, uint64_t epoch);
 
 }  // namespace terrace::daemon

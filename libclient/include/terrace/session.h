@@ -167,9 +167,10 @@ struct PartOwner {
   uint32_t part = 0;
   uint64_t epoch = 0;
   bool owned = false;  // false: given back, or shut out
-  bool ended = false;  // its process has ended: the part goes to the next claim
+  bool ended = false;  // its process, on the manager's own host, has ended: the part goes to the next claim
   uint32_t pid = 0;
   std::string holder;  // "python3[1234]"
+  std::string host;    // of its process; empty: the manager's own, or nobody's
 };
 
 struct LeaseInfo {
@@ -354,9 +355,10 @@ class Lease {
 
   // Makes this process the owner of a part, under an epoch greater than `last_epoch` and all earlier ones.
   // Repeat a claim with the same `key` (random, not 0); the call does so itself over a reconnect.
-  // Errors    busy              another living process owns it; says which
-  //           unsupported       the lease has another mode, or is on a further host, whose processes' ends the
-  //                             manager does not see
+  // Errors    busy              another living process owns it, says which; or it is another host's, and the pool is not
+  //                             known to be coherent between hosts
+  //           unsupported       the lease has another mode, or is movable and this is a further host; or host or
+  //                             manager cannot see this process' end
   //           version_mismatch  the manager is older than this call
   //           invalid_argument, permission_denied (read-only access), lease_expired, lease_revoked, unavailable
   virtual Result<uint64_t> claim_part(uint32_t part, uint64_t last_epoch, uint64_t key) {

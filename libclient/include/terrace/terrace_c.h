@@ -199,6 +199,7 @@ struct terrace_part_owner {
   uint64_t epoch;
   int owned, ended;
   const char* holder;
+  const char* host; /* of its process; empty: the manager's own, or nobody's */
 };
 
 struct terrace_lease_info {

@@ -41,13 +41,13 @@ struct Holder {
     mapping = std::move(*mapped);
     return std::to_string(lease->id().value);
   }
-  std::string grant(const std::string& label) {
+  std::string grant(const std::string& label, bool movable) {
     LeaseRequest request;
     request.bytes = 8 * mib;
     request.mode = LeaseMode::shared_coherent;
     request.label = label;
     request.ttl_ns = 600 * ns_per_s;
-    request.movable = true;  // where locks could not follow
+    request.movable = movable;  // where locks could not follow
     const std::string taken = take(session->grant(request));
     if (mapping == nullptr) return taken;
     const auto info = lease->info();
@@ -109,7 +109,8 @@ std::string obey(Holder& holder, std::istringstream& words) {
   words >> verb;
   uint32_t part = 0;
   uint64_t epoch = 0;
-  if (verb == "grant") return words >> name, holder.grant(name);
+  if (verb == "grant") return words >> name, holder.grant(name, true);
+  if (verb == "grant-fixed") return words >> name, holder.grant(name, false);
   if (verb == "attach")
     return words >> name, holder.take(holder.session->attach({}, name, LeaseAccess::read_write));
   if (verb == "attach-read")

@@ -223,17 +223,20 @@ TEST_CASE(
                                         {Outcome::done, Outcome::done, Outcome::unknown},
                                         {Outcome::done, Outcome::done, Outcome::done, Outcome::not_sent}}) {
     host.agents.outcomes = away;
-    CHECK(passes(hide()));
+    CHECK(passes(hide().error()));
   }
   for (const std::deque<Outcome>& lapsed :
        std::vector<std::deque<Outcome>>{{Outcome::lapsed},
                                         {Outcome::done, Outcome::lapsed},
                                         {Outcome::done, Outcome::done, Outcome::lapsed}}) {
     host.agents.outcomes = lapsed;
-    CHECK(hide().ok());
+    CHECK(hide().value() == Hidden::lines_may_remain);
   }
+  // Written back, and lost after that.
+  host.agents.outcomes = {Outcome::done, Outcome::done, Outcome::done, Outcome::lapsed};
+  CHECK(hide().value() == Hidden::written_back);
   host.agents.outcomes = {};
   host.agents.kept = Kept::yes;  // pinned: shut out, and not removed before it is let go
-  CHECK(passes(hide()));
+  CHECK(passes(hide().error()));
   CHECK(host.agents.orders.back().kind == AgentOrder::Kind::kept);
 }

@@ -301,7 +301,8 @@ TEST_CASE("a view: made or hidden on this machine, of a lease whose own object i
   REQUIRE(hosts.set->carve(own, hosts.bytes, hosts.extents).ok());
   REQUIRE(hosts.set->show(view, own, hosts.bytes, hosts.extents).ok());
   CHECK(hosts.set->open(view, ObjectAccess::read_write).ok());
-  REQUIRE(hosts.set->hide(view, hosts.extents).ok());
+  CHECK(hosts.set->hide(view, hosts.extents).value() == Hidden::written_back);
+  CHECK(hosts.set->hide(view, hosts.extents).value() == Hidden::lines_may_remain);  // it does not know any more
   CHECK(hosts.here.devices(serial) == 1);
   CHECK(hosts.there.devices(serial) == 2);
 }
@@ -316,9 +317,8 @@ TEST_CASE("a view: each step that fails leaves what can be done again, or taken 
       hosts.here.fill(base + 4 * mib, hosts.bytes, 0x33);
       if (hiding) REQUIRE(hosts.set->show(view, own, hosts.bytes, hosts.extents).ok());
       hosts.there.fail_step(step, EIO);
-      failed = !(hiding ? hosts.set->hide(view, hosts.extents)
-                        : hosts.set->show(view, own, hosts.bytes, hosts.extents))
-                    .ok();
+      failed = hiding ? !hosts.set->hide(view, hosts.extents).ok()
+                      : !hosts.set->show(view, own, hosts.bytes, hosts.extents).ok();
       hosts.there.fail_step(0, 0);
       REQUIRE(hosts.set->hide(view, hosts.extents).ok());
       CHECK_FALSE(hosts.on_b->open("devdax:lease-1-7", ObjectAccess::read_write).ok());

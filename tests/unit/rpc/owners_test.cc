@@ -99,6 +99,37 @@ TEST_CASE("Processes: one that has ended is told from one that lives, and from a
   CHECK(daemon::peer_process(ours.get(), 0).error().code == ErrorCode::unsupported);
 }
 
+TEST_CASE("Processes: one that was told to another machine is asked about later, also after another boot") {
+  Child child;
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const UniqueFd ours(ends[0]), theirs(ends[1]);
+  const auto seen = daemon::peer_process(ours.get(), child.pid());
+  REQUIRE(seen.ok());
+  const auto told = daemon::told_elsewhere(*seen);
+  REQUIRE_MESSAGE(told.ok(), told.error().to_string());
+  CHECK_FALSE(daemon::told_process_has_ended(*told));
+  CHECK_FALSE(daemon::process_has_ended(*told));  // as it is known here: of another namespace
+  daemon::ProcessId other_boot = *told, elsewhere = *told, no_boot = *told, earlier = *told;
+  other_boot.space += uint64_t{1} << 32;
+  CHECK(daemon::told_process_has_ended(other_boot));
+  no_boot.space &= UINT32_MAX;
+  CHECK_FALSE(daemon::told_process_has_ended(no_boot));
+  --earlier.started;
+  CHECK(daemon::told_process_has_ended(earlier));
+  elsewhere.space ^= 1;
+  child.kill();
+  CHECK(daemon::told_process_has_ended(*told));
+  CHECK_FALSE(daemon::told_process_has_ended(elsewhere));
+  CHECK_FALSE(daemon::told_process_has_ended({}));
+
+  // An owner of another host is nobody whom this machine knows, whatever its numbers are.
+  daemon::OwnerRow owner{.id = daemon::part_id(LeaseId{1}, 0), .epoch = 1, .process = *seen};
+  CHECK(daemon::owner_has_ended(owner));
+  owner.host = "hostb";
+  CHECK_FALSE(daemon::owner_has_ended(owner));
+}
+
 TEST_CASE("Processes: a number that only a thread, or a group without its leader, has by now is no process") {
   Child child;
   int ends[2];

@@ -138,18 +138,6 @@ TEST_CASE("owners: impossible parts, other tenants, other modes and ended leases
   CHECK(code_of(m.apply(m.claim(first, 11, 63))) == ErrorCode::lease_revoked);
 }
 
-TEST_CASE("owners: a lease on another host gives its parts to nobody, and says why") {
-  Owners m;
-  Grant asked = m.request(granule);
-  asked.mode = LeaseMode::shared_coherent;
-  asked.agent = "hostb";
-  ClaimPart claim = m.claim(first, 11);
-  claim.lease = m.grant(asked).id;
-  const Step refused = m.apply(claim);
-  CHECK(code_of(refused) == ErrorCode::unsupported);
-  CHECK(refused.reply.error().detail.find("hostb") != std::string::npos);
-}
-
 TEST_CASE("owners: the end of a lease ends them, and a hand-over makes the parts nobody's") {
   Owners m;
   REQUIRE(m.apply(m.claim(first, 11)).reply.ok());

@@ -65,7 +65,7 @@ TEST_CASE(
   const ViewRow other = view(m, lease, "hostc");
   CHECK(other.id != row.id);
   m.apply(LoseObject{lease.id, row.object, "lost", m.now_ns});
-  m.apply(ViewClosed{row.id, row.object, m.now_ns});
+  m.apply(ViewClosed{row.id, row.object, false, m.now_ns});
   CHECK(view(m, lease, "hostb").object != row.object);
 }
 
@@ -126,9 +126,9 @@ TEST_CASE("views: one that cannot be made is removed, and its host may ask again
   const Step failed = m.apply(ViewOpened{row.id, row.object, failure(), m.now_ns});
   CHECK(effects_of<HideObject>(failed).size() == 1);
   CHECK(code_of(m.apply(OpenView{lease.id, "alice", "hostb", m.now_ns})) == ErrorCode::unavailable);
-  m.apply(ViewClosed{row.id, "lease-1-of-before@hostb", m.now_ns});  // not this one
+  m.apply(ViewClosed{row.id, "lease-1-of-before@hostb", false, m.now_ns});  // not this one
   CHECK(m.machine.views().size() == 1);
-  m.apply(ViewClosed{row.id, row.object, m.now_ns});
+  m.apply(ViewClosed{row.id, row.object, false, m.now_ns});
   CHECK(m.machine.views().empty());
   view(m, lease, "hostb");
 }
@@ -145,7 +145,7 @@ TEST_CASE("views: a lease whose own object is lost goes on in a view, and ends w
   REQUIRE(hides.size() == 1);
   CHECK(hides[0].view == lease.object);
   CHECK(lost.delta.leases.at(lease.id)->object == local.object);
-  m.apply(ViewClosed{hides[0].id, lease.object, m.now_ns});
+  m.apply(ViewClosed{hides[0].id, lease.object, false, m.now_ns});
 
   // The half made one is no help.
   const Step ended = m.apply(LoseObject{lease.id, local.object, "this machine's is gone", m.now_ns});

@@ -77,8 +77,17 @@ void make_older(const std::string& path, uint32_t (*crc_of)(const MetaRow&, cons
   REQUIRE(connection->exec(sql.c_str(), "test").ok());
   connection->keep_log(false);
 }
+// Before hosts of the owners of parts.
+void make_version_9(const std::string& path) {
+  auto connection = Connection::open(path, false);
+  REQUIRE(connection.ok());
+  REQUIRE(
+      connection->exec("ALTER TABLE owner RENAME COLUMN who TO holder; PRAGMA user_version=9", "test").ok());
+  connection->keep_log(false);
+}
 // Before views: a lease has its memory on one host.
 void make_version_8(const std::string& path) {
+  make_version_9(path);
   auto connection = Connection::open(path, false);
   REQUIRE(connection.ok());
   REQUIRE(connection->exec("DROP TABLE host_view; PRAGMA user_version=8", "test").ok());
@@ -128,6 +137,15 @@ void commit_pool(const std::string& path, const PoolRow& row) {
   REQUIRE((*store)->load().ok());
   Delta delta;
   delta.pools[row.id] = row;
+  REQUIRE((*store)->commit(delta).ok());
+}
+
+void commit_owner(const std::string& path, const OwnerRow& row) {
+  auto store = open_store(path);
+  REQUIRE_MESSAGE(store.ok(), store.error().to_string());
+  REQUIRE((*store)->load().ok());
+  Delta delta;
+  delta.owners[row.id] = row;
   REQUIRE((*store)->commit(delta).ok());
 }
 
@@ -230,6 +248,26 @@ TEST_CASE(
   CHECK(query(path, "SELECT words FROM pool") == "6");
 }
 
+TEST_CASE(
+    "Store migration: owners of a store of version 9 are on the manager's own host, and others can be since") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  const OwnerRow old{
+      .id = part_id(LeaseId{1}, 0), .epoch = 4, .request = 5, .process = {6, 7, 8}, .holder = "p[6]"};
+  commit_owner(path, old);
+  make_version_9(path);
+  CHECK(load_store(path)->owners == std::vector{old});
+  OwnerRow there = old;
+  there.host = "hostb";
+  commit_owner(path, there);
+  CHECK(load_store(path)->owners == std::vector{there});
+  CHECK(query(path, "SELECT who FROM owner") == "p[6]\nhostb");
+  const OwnerRow nobodys{.id = old.id, .epoch = 4, .host = any_host};
+  commit_owner(path, nobodys);
+  CHECK(load_store(path)->owners == std::vector{nobodys});
+}
+
 TEST_CASE("Store migration: no lease of a store of version 7 ends its holders, and what is movable stays so") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
@@ -278,7 +316,7 @@ TEST_CASE("Store migration: the files of an older store are kept before it is mi
   CHECK(kept[0].starts_with(path + ".version-5-"));
   CHECK(read_bytes(kept[0] + "/state.db") == before);
   CHECK(read_bytes(kept[0] + "/state.db.hosts") == "rack7\n");
-  CHECK(query(path, "PRAGMA user_version") == "9");
+  CHECK(query(path, "PRAGMA user_version") == "10");
   CHECK(open_keeping_older(path, opened).empty());
   // What was kept is a store of its own.
   const Result<Image> image = load_store(kept[0] + "/state.db");
@@ -313,7 +351,7 @@ TEST_CASE("Store migration: a store whose copy does not fit the disk stays as it
     Status opened;
     if (!arm_failpoints("keep_older_copy=error:ENOSPC").ok()) ::_exit(10);
     if (!open_keeping_older(path, opened).empty() || opened.ok()) ::_exit(11);
-    const std::string told = "is not migrated to 9 before a copy of it is kept in " + path + ".version-6-";
+    const std::string told = "is not migrated to 10 before a copy of it is kept in " + path + ".version-6-";
     if (opened.error().code != ErrorCode::capacity_exhausted) ::_exit(12);
     if (opened.error().detail.find(told) == std::string::npos) ::_exit(13);
   });
@@ -413,26 +451,26 @@ TEST_CASE("Store migration: an older store moves forward through every step, row
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
   const Result<Image> before = load_store(path);
-  const auto newer = with({{10, "notes", add_table}, {11, "notes from labels", fill_table}});
+  const auto newer = with({{11, "notes", add_table}, {12, "notes from labels", fill_table}});
   for (int round = 0; round < 2; ++round) {
     const Result<Image> after = load_with(path, newer);
     REQUIRE_MESSAGE(after.ok(), after.error().to_string());
     CHECK(same(*after, *before));
   }
-  CHECK(query(path, "PRAGMA user_version") == "11");
+  CHECK(query(path, "PRAGMA user_version") == "12");
   CHECK(query(path, "SELECT count(*) FROM note") == "3");
 }
 
 TEST_CASE("Store migration: a fresh store runs all steps") {
   TemporaryFolder folder;
-  REQUIRE(load_with(folder.file("state.db"), with({{10, "notes", add_table}})).ok());
-  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "10");
+  REQUIRE(load_with(folder.file("state.db"), with({{11, "notes", add_table}})).ok());
+  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "11");
 }
 
 TEST_CASE("Store migration: a newer store is a version mismatch, and stays as it is") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  REQUIRE(load_with(path, with({{10, "notes", add_table}})).ok());
+  REQUIRE(load_with(path, with({{11, "notes", add_table}})).ok());
   const std::string before = read_bytes(path);
   const Result<Image> image = load_store(path);
   REQUIRE(!image.ok());
@@ -444,12 +482,12 @@ TEST_CASE("Store migration: a step that fails, or loses a row, leaves the old ve
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
-  CHECK(!load_with(path, with({{10, "notes", add_table}, {11, "fails", fail_half_way}})).ok());
-  const Result<Image> lossy = load_with(path, with({{10, "loses a lease", lose_a_row}}));
+  CHECK(!load_with(path, with({{11, "notes", add_table}, {12, "fails", fail_half_way}})).ok());
+  const Result<Image> lossy = load_with(path, with({{11, "loses a lease", lose_a_row}}));
   REQUIRE(!lossy.ok());
   CHECK(lossy.error().code == ErrorCode::corrupt);
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());
   CHECK(image->leases.size() == 3);
-  CHECK(query(path, "PRAGMA user_version") == "9");
+  CHECK(query(path, "PRAGMA user_version") == "10");
 }

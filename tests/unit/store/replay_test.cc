@@ -46,6 +46,9 @@ Delta random_delta(Prng& prng) {
       row.request = prng.next();
       row.process = {prng.between(1, 9), prng.next(), prng.next()};
       row.holder = "python3[7]";
+      if (prng.chance(1, 2)) row.host = "hostb";
+    } else if (prng.chance(1, 2)) {
+      row.host = prng.chance(1, 2) ? any_host : "hostb";
     }
     delta.owners[id] = row;
     if (prng.chance(1, 4)) delta.owners[id] = std::nullopt;
