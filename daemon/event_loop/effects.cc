@@ -209,9 +209,12 @@ void Engine::finish_change(LeaseId lease, Command finished) {
 }
 
 void Engine::rebind(const RebindObject& effect) {
+  const auto lines_may_remain = std::make_shared<bool>(false);
   run_backend(
-      [this, e = effect]() -> Status {
+      [this, e = effect, lines_may_remain]() -> Status {
         Status status = backend_.rebind(e.from, e.to, e.bytes, e.extents);
+        if (SharedByHosts* shared = backend_.shared_by_hosts(); status.ok() && shared != nullptr)
+          *lines_may_remain = shared->take_unwritten(e.from);
         // No room for one piece more: both objects are whole, it goes on when there is.
         if (!status.ok() && status.error().code == ErrorCode::capacity_exhausted) {
           Error later = status.error();
@@ -220,12 +223,12 @@ void Engine::rebind(const RebindObject& effect) {
         }
         return status;
       },
-      [this, lease = effect.lease, from = effect.from](Status status) {
+      [this, lease = effect.lease, from = effect.from, lines_may_remain](Status status) {
         if (!status.ok())
           log::error("lease {} could not be handed over: {}", lease.value, status.error().to_string());
         else if (ender_ != nullptr)
           ender_->forget(from);
-        finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
+        finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns(), *lines_may_remain});
       },
       // Between machines: what waits for an agent waits on its lane, not on this machine's.
       object_host(effect.from).empty() ? effect.to : effect.from, UINT64_MAX, false);

@@ -172,9 +172,10 @@ Result<ProcessId> told_elsewhere(const ProcessId& process) {
 bool told_process_has_ended(const ProcessId& told) {
   const uint32_t boot = hash_of_boot();
   const uint64_t space = own_space();
+  // Of other namespaces nothing is known, nor whether their boot id was this machine's: a container may have one of its own.
   if (told.pid == 0 || boot == 0 || told.space >> 32 == 0) return false;
-  if (told.space >> 32 != boot) return true;
   if (space == 0 || (told.space & UINT32_MAX) != hash_of(space)) return false;
+  if (told.space >> 32 != boot) return true;
   return process_has_ended(ProcessId{told.pid, told.started, space});
 }
 

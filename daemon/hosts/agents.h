@@ -25,6 +25,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/base/clock.h"
@@ -115,6 +116,11 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   };
   using PendingPtr = std::shared_ptr<Pending>;
 
+  // Whether a process of a host has ended, as its agent is asked or was a moment ago.
+  struct Asked {
+    kj::ForkedPromise<bool> answer;
+    std::shared_ptr<uint64_t> until_ns;
+  };
   struct Host {
     explicit Host(HostLeaseTerms terms) : count(terms) {}
     HostLeaseCount count;
@@ -126,6 +132,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
     std::vector<SeenDevice> devices;
     HostFencing fencing;
     std::vector<PendingPtr> until_forgotten;
+    std::map<std::tuple<uint64_t, uint64_t, uint64_t>, Asked> asked;  // by the process' numbers
     std::set<std::string> kept;  // objects there that this store does not know, and somebody had
     bool lapse_told = false;
     uint64_t looked_at_ns = 0;  // for live leases, since it has lapsed

@@ -32,6 +32,9 @@ kj::Duration patience(const AgentOrder& order) {
   return 15 * kj::SECONDS;
 }
 
+// How long an agent may take to say whether a process has ended, and how long its answer is good.
+constexpr uint64_t answer_within_ns = 500 * ns_per_ms, answer_good_for_ns = 10 * ns_per_ms;
+
 Error unavailable(std::string detail) {
   return Error{.code = ErrorCode::unavailable, .where = "order", .detail = std::move(detail)};
 }
@@ -287,9 +290,15 @@ kj::Promise<AgentAnswer> Agents::send(rpc::HostAgent::Client& agent, const Agent
   return answer_of(kj::mv(request));
 }
 
+// Who waits for an owner asks in a loop, and so do all others: one question at a time goes to the agent, and a "no" is good for a
+// moment. Callers have less patience than that with the manager itself.
 kj::Promise<bool> Agents::has_ended(const std::string& name, const ProcessId& process) {
   const auto known = hosts_.find(name);
   if (known == hosts_.end() || known->second.peer == nullptr) return false;
+  auto& asked = known->second.asked;
+  std::erase_if(asked, [now = now_ns()](const auto& one) { return *one.second.until_ns <= now; });
+  const std::tuple key(process.pid, process.started, process.space);
+  if (const auto at = asked.find(key); at != asked.end()) return at->second.answer.addBranch();
   auto request = known->second.peer->agent().hasEndedRequest();
   auto out = request.initProcess();
   out.setPid(process.pid);
@@ -297,8 +306,15 @@ kj::Promise<bool> Agents::has_ended(const std::string& name, const ProcessId& pr
   out.setSpace(process.space);
   auto answered =
       request.send().then([](auto&& reply) { return reply.getError().getCode() == 0 && reply.getEnded(); });
-  auto late = timer_.afterDelay(2 * kj::SECONDS).then([] { return false; });
-  return answered.exclusiveJoin(kj::mv(late)).catch_([](kj::Exception&&) { return false; });
+  auto late = timer_.afterDelay(answer_within_ns * kj::NANOSECONDS).then([] { return false; });
+  const auto until_ns = std::make_shared<uint64_t>(now_ns() + answer_within_ns + answer_good_for_ns);
+  kj::Promise<bool> answer = answered.exclusiveJoin(kj::mv(late))
+                                 .catch_([](kj::Exception&&) { return false; })
+                                 .then([until_ns, &clock = clock_](bool ended) {
+                                   *until_ns = clock.now_ns() + answer_good_for_ns;
+                                   return ended;
+                                 });
+  return asked.emplace(key, Asked{answer.fork(), until_ns}).first->second.answer.addBranch();
 }
 
 bool Agents::has_proved(const std::string& host, const std::string& serial) const {

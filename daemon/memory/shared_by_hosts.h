@@ -41,6 +41,11 @@ class SharedByHosts {
   // Leaves nothing of the extents in this machine's caches: changes reach the memory, and what other machines
   // write from now on is seen here.
   virtual Status write_back(const std::string& name, const std::vector<Extent>& extents) = 0;
+  // Whether the last write_back() of the name did nothing, since its host has lapsed. Told once.
+  virtual bool take_unwritten(const std::string& name) {
+    (void)name;
+    return false;
+  }
   // Makes the object `view` over extents that are the object `of` of another machine, which keeps it, so that both machines
   // have the lease. Nothing is erased. Done again it is no error.
   // Errors    unsupported   not both lie on such memory

@@ -248,6 +248,8 @@ struct RebindFinished {
   LeaseId lease;
   Status status;
   uint64_t now_ns = 0;
+  bool lines_may_remain =
+      false;  // in the caches of the host that it was on, which could not be told to write them back
 };
 // Moving, by the holder or by the manager for a lease that nobody holds: BeginMove places and carves a target
 // (a pending lease of its own id, answered with MoveReady once carved), the bytes are copied, FinishMove swaps

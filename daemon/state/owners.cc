@@ -92,12 +92,6 @@ void StateMachine::vacate_parts(LeaseId id, const std::optional<std::string>& ho
   }
 }
 
-void StateMachine::vacate_lost(const LeaseRow& lease, Delta& delta) {
-  for (const OwnerRow& owner : owners_of(lease.id))
-    if (owner.host != any_host && !has_object_on(lease, owner.host))
-      vacate_parts(lease.id, owner.host, true, delta);
-}
-
 // Whether processes of that host may own parts of it.
 Status StateMachine::check_own_on(const LeaseRow& lease, const std::string& host,
                                   const std::string& part) const {
@@ -232,8 +226,7 @@ void StateMachine::check_owners(std::vector<std::string>& problems) const {
       continue;
     }
     if (owner.request == 0) problems.push_back(name + " was claimed without a key");
-    // A host that was lost keeps its owners where its caches may have what they stored.
-    if (coherent_between_hosts(*lease) && !has_object_on(*lease, owner.host))
+    if (!has_object_on(*lease, owner.host))
       problems.push_back(name + " has an owner on a host that has nothing of it");
   }
 }

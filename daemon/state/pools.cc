@@ -102,11 +102,7 @@ Step StateMachine::on(const SetPoolCoherence& command) {
   if (found == nullptr) return refuse(ErrorCode::not_found, where, "there is no pool '" + command.pool + "'");
   if (command.coherence > PoolCoherence::noncoherent)
     return refuse(ErrorCode::invalid_argument, where, "a pool's memory is coherent, noncoherent, or not known");
-  Step step = say_of_pool(pools_.at(found->id), &PoolRow::coherence, command.coherence);
-  if (command.coherence == PoolCoherence::coherent)
-    for (const auto& [id, lease] : leases_)
-      if (lease.pool == found->id) vacate_lost(lease, step.delta);
-  return step;
+  return say_of_pool(pools_.at(found->id), &PoolRow::coherence, command.coherence);
 }
 
 Step StateMachine::on(const SetPoolTrust& command) {

@@ -398,8 +398,6 @@ class StateMachine {
   // Owners are shut out: all of them, or those of one host; the epochs stay. `settled`: no cache has what they stored, so
   // that any host's processes may own the parts next.
   void vacate_parts(LeaseId id, const std::optional<std::string>& host, bool settled, Delta& delta);
-  void vacate_lost(const LeaseRow& lease,
-                   Delta& delta);  // of hosts that have nothing of it any more, where caches are coherent
   bool coherent_between_hosts(const LeaseRow& lease) const;
   Status check_own_on(const LeaseRow& lease, const std::string& host, const std::string& part) const;
   Status load_owners(const Image& image);

@@ -142,8 +142,12 @@ Step StateMachine::on(const RebindFinished& command) {
     step.reply = command.status.error();
     return step;
   }
-  vacate_parts(lease.id, std::nullopt, true,
-               step.delta);  // not before every holder is shut out: until then its owners may store
+  // Not before every holder is shut out: until then its owners may store. What they stored stays in their hosts' caches, but in
+  // those of the host that handed it to another one.
+  const std::string from = agent_of(lease);
+  vacate_parts(lease.id, std::nullopt, false, step.delta);
+  if (from != host_of(lease.next_object) && !command.lines_may_remain)
+    vacate_parts(lease.id, from, true, step.delta);
   unindex_lease(lease);
   change_phase(lease, LeasePhase::active);
   lease.object = std::move(lease.next_object);

@@ -161,9 +161,8 @@ Step StateMachine::on(const ViewClosed& command) {
   // Every process there was shut out. A host that is back has another view, of its own processes.
   const LeaseRow* lease = find_lease(lease_of(command.view));
   const std::string host = host_of(command.object);
-  if (lease != nullptr && !has_object_on(*lease, host) &&
-      (!command.lines_may_remain || coherent_between_hosts(*lease)))
-    vacate_parts(lease->id, host, true, step.delta);
+  if (lease != nullptr && !has_object_on(*lease, host))
+    vacate_parts(lease->id, host, !command.lines_may_remain, step.delta);
   return step;
 }
 

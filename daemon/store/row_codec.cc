@@ -104,6 +104,8 @@ const char* broken_relation(const OwnerRow& row) {
   if (!lease_of(row.id).valid()) return "lease";
   if (row.epoch == 0) return "epoch";
   if (!row.host.empty() && row.host != any_host && !valid_plain_name(row.host)) return "host";
+  if (row.process.pid != 0 && (row.host == any_host || row.holder.size() > limits::label_bytes_max))
+    return "host";
   const OwnerRow vacant{.id = row.id, .epoch = row.epoch, .host = row.host};
   return row.process.pid == 0 && row != vacant ? "owner" : nullptr;
 }

@@ -15,6 +15,9 @@
 // An empty chunk is given back after the removals are written back. So a reader that copies the next part's
 // bytes finds its own tensor gone at its second look.
 //
+// What a holder that died had stored into its chunks may still be in the caches of its host, on which the next owner of its part
+// runs. Before such a chunk can be another part's, and so another host's, all of it is written back.
+//
 // Threads   One at a time: under the part's mutex.
 #pragma once
 
@@ -35,7 +38,8 @@ class ChunkClaims {
         geometry_(geometry),
         part_(part),
         is_dead_(std::move(is_dead)),
-        known_free_(geometry.chunks, false) {}
+        known_free_(geometry.chunks, false),
+        inherited_(geometry.chunks, false) {}
 
   // A new owner's first look: the chunks that its part has are given to `free`. One that another part has, too, which
   // no step of the protocol leaves, is not this part's: better lost tensors than two of them in one place.
@@ -60,6 +64,16 @@ class ChunkClaims {
     memory_.store(geometry_.claim(part_, chunk), static_cast<uint64_t>(claim));
     memory_.write_back(geometry_.claim(part_, chunk), sizeof(uint64_t), written_back);
   }
+  // Nothing of this host's caches reaches the chunk's data afterwards.
+  void set_none(uint32_t chunk, Step written_back) {
+    if (inherited_[chunk]) {
+      const uint64_t begin = geometry_.chunk_begin(chunk);
+      memory_.write_back(geometry_.data() + begin, geometry_.chunk_end(chunk) - begin, Step::dead_written_back);
+      memory_.store_barrier(Step::dead_before_none);
+      inherited_[chunk] = false;
+    }
+    set(chunk, Claim::none, written_back);
+  }
   void drop_lines(uint32_t first, uint32_t last, Step invalidated, Step before_look);
   FreeChunks look_for_free(bool* crowded);
   Outcome claim(std::span<const uint32_t> chunks);
@@ -71,7 +85,8 @@ class ChunkClaims {
   const Geometry geometry_;
   const uint32_t part_;
   const IsDead is_dead_;
-  FreeChunks known_free_;  // at the last look; maybe not any more
+  FreeChunks known_free_;        // at the last look; maybe not any more
+  std::vector<bool> inherited_;  // which the part had before this owner
 };
 
 template <CoherenceMemory Memory>
@@ -80,6 +95,7 @@ void ChunkClaims<Memory>::take_over(FreeSpace* free) {
   for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk) {
     const uint64_t left = memory_.load(geometry_.claim(part_, chunk));
     if (left == static_cast<uint64_t>(Claim::none)) continue;
+    inherited_[chunk] = true;
     bool mine = left == static_cast<uint64_t>(Claim::owned);
     for (uint32_t other = 0; other < geometry_.parts && mine; ++other)
       mine =
@@ -87,7 +103,7 @@ void ChunkClaims<Memory>::take_over(FreeSpace* free) {
     if (mine)
       free->give(geometry_.chunk_begin(chunk), geometry_.chunk_end(chunk) - geometry_.chunk_begin(chunk));
     else
-      set(chunk, Claim::none, Step::take_over_written_back);
+      set_none(chunk, Step::take_over_written_back);
   }
 }
 
@@ -159,7 +175,7 @@ void ChunkClaims<Memory>::give_back(uint64_t offset, uint64_t bytes, FreeSpace* 
     const auto chunk = static_cast<uint32_t>(number);
     const uint64_t begin = geometry_.chunk_begin(chunk);
     if (!free->take_at(begin, geometry_.chunk_end(chunk) - begin)) continue;
-    set(chunk, Claim::none, Step::claim_given_back);
+    set_none(chunk, Step::claim_given_back);
     known_free_[chunk] = any = true;
   }
   if (any) memory_.store_barrier(Step::claim_given_back);

@@ -261,7 +261,7 @@ _TABLE = [
          "drop_lines(chunks.front(), chunks.back(), Step::claims_seen_kept, Step::claims_seen_kept);", ""),
         ("claim: others are not seen asking", "::look_at_others(", "return crowded ? Outcome::crowded : Outcome::full;", "return Outcome::full;",
          same("make_room() looks anew after it, and says then whether others are asking")),
-        ("claim: a chunk is not given back", "::give_back(", "set(chunk, Claim::none, Step::claim_given_back);", ""),
+        ("claim: a chunk is not given back", "::give_back(", "set_none(chunk, Step::claim_given_back);", ""),
         ("claim: a chunk with tensors is given back", "::give_back(",
          "if (!free->take_at(begin, geometry_.chunk_end(chunk) - begin)) continue;",
          "(void)free->take_at(begin, geometry_.chunk_end(chunk) - begin);"),
@@ -272,7 +272,7 @@ _TABLE = [
         ("take-over: what was only wanted is its own", "ChunkClaims<Memory>::take_over(",
          "bool mine = left == static_cast<uint64_t>(Claim::owned);", "bool mine = true;"),
         ("take-over: words that are not owned stay", "ChunkClaims<Memory>::take_over(",
-         "set(chunk, Claim::none, Step::take_over_written_back);", "(void)chunk;"),
+         "set_none(chunk, Step::take_over_written_back);", "(void)chunk;"),
     ),
     *_of(
         "pins.h",

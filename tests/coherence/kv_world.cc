@@ -54,6 +54,7 @@ KvWorld::KvWorld(uint64_t seed, Step left_out)
       hosts_(static_cast<uint32_t>(prng_.between(1, 3))),
       keys_(static_cast<uint32_t>(prng_.between(1, 8))),
       views_most_(prng_.below(4)),
+      at_once_(seed % 3 == 2),
       copies_(seed % 4 == 1),
       fabric_(4096 + kv_parts * 4096 + 4096 * prng_.between(1, 2), hosts_, seed ^ 0x5eed),
       parts_(kv_parts) {
@@ -111,7 +112,7 @@ void KvWorld::kill(size_t index) {
   actor.program().killed = true;
   while (!actor.fiber().finished()) actor.fiber().resume();
   if (!actor.part()) return;
-  parts_[*actor.part()].ownership = Ownership::dying;
+  parts_[*actor.part()].ownership = at_once_ ? Ownership::free : Ownership::dying;
   parts_[*actor.part()].fenced_at = now_ + prng_.below(2000);
 }
 
@@ -154,11 +155,14 @@ void KvActor::live() {
       const auto part = static_cast<uint32_t>(prng_.below(kv_parts));
       KvWorld::Part& at = world_.parts_[part];
       if (at.ownership != KvWorld::Ownership::free) continue;
+      if (world_.at_once_ && at.epoch != 0 && at.host != program_.host) continue;
       at = {.ownership = KvWorld::Ownership::owned, .epoch = at.epoch + 1, .host = program_.host};
       part_ = part;
       own_ = std::make_unique<kv::BlockPart<EmulatedHost>>(
           memory_, world_.geometry_, part, at.epoch, program_.host,
-          [world = &world_](uint32_t holder, uint64_t epoch) { return world->is_dead(holder, epoch); });
+          [world = &world_, host = program_.host](uint32_t holder, uint64_t epoch) {
+            return world->is_dead(holder, epoch, host);
+          });
       own_->take_over();
       ++world_.counts_.take_overs;
     }

@@ -62,7 +62,8 @@ class KvWorld {
   static uint64_t seconds(uint64_t time) { return 1 + time / 512; }
   uint64_t now_s() const { return seconds(now_); }
   bool expires() const { return seed_ % 4 == 3; }
-  bool is_dead(uint32_t part, uint64_t epoch) const {
+  bool is_dead(uint32_t part, uint64_t epoch, uint32_t asking_host) const {
+    if (at_once_ && parts_[part].host != asking_host) return false;
     return parts_[part].epoch != epoch || parts_[part].ownership == Ownership::free;
   }
 
@@ -70,7 +71,10 @@ class KvWorld {
   Prng prng_;
   const uint32_t hosts_, keys_;
   const uint64_t views_most_;  // of one program
-  const bool copies_;          // programs read blocks from copies that they made before
+  // A part stays with its host, whose programs take it over at once: what a dead one stored is in the caches that they read
+  // through, and nobody writes it back (docs/design/0016-write-ownership.md).
+  const bool at_once_;
+  const bool copies_;  // programs read blocks from copies that they made before
   Geometry geometry_;
   Fabric fabric_;
   std::vector<Part> parts_;

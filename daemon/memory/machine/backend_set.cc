@@ -256,11 +256,12 @@ Status BackendSet::hand_across(const std::string& from, const std::string& to, u
   if (!lies_on_shared(*source, from) || !lies_on_shared(*target, to)) return cannot("hand to another host");
   TERRACE_RETURN_IF_ERROR(source->fence(from));
   TERRACE_RETURN_IF_ERROR(source->shared_by_hosts()->write_back(from, extents));
+  const bool unwritten = source->shared_by_hosts()->take_unwritten(from);
   TERRACE_RETURN_IF_ERROR(target->shared_by_hosts()->write_back(to, extents));
   TERRACE_RETURN_IF_ERROR(target->rebind(from, to, bytes, extents));
   // Of a source that has just gone away the rest is destroyed when it is back.
   (void)source->scrub(from);
-  if (source == remote_) remote_->forget(from);
+  if (source == remote_) remote_->forget(from, unwritten);
   return {};
 }
 
@@ -314,6 +315,12 @@ Status BackendSet::show(const std::string& view, const std::string& of, uint64_t
   if (!lies_on_shared(*source, of) || !lies_on_shared(*target, view)) return no_views(view);
   TERRACE_RETURN_IF_ERROR(target->shared_by_hosts()->write_back(view, extents));
   return target->rebind(of, view, bytes, extents);
+}
+
+bool BackendSet::take_unwritten(const std::string& name) {
+  Backend* backend = of_object(name);
+  SharedByHosts* shared = backend == nullptr ? nullptr : backend->shared_by_hosts();
+  return shared != nullptr && shared->take_unwritten(name);
 }
 
 Result<Hidden> BackendSet::hide(const std::string& view, const std::vector<Extent>& extents) {

@@ -73,6 +73,7 @@ class BackendSet final : public Backend, public Composition, public SharedByHost
   Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
   Status show(const std::string& view, const std::string& of, uint64_t bytes,
               const std::vector<Extent>& extents) override;
+  bool take_unwritten(const std::string& name) override;
   Result<Hidden> hide(const std::string& view, const std::vector<Extent>& extents) override;
   std::vector<std::string> dax_regions() const override;
   bool quick(std::string_view name, uint64_t bytes) const override;

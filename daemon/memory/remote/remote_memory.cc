@@ -181,6 +181,7 @@ Result<uint64_t> RemoteBackend::scrub(const std::string& name) {
   if (answer.outcome != OrderOutcome::done && answer.outcome != OrderOutcome::lapsed) return later(answer);
   const MutexLock lock(mutex_);
   objects_.erase(name);
+  unwritten_.erase(name);
   return answer.bytes;
 }
 
@@ -214,9 +215,10 @@ Status RemoteBackend::rebind(const std::string& from, const std::string& to, uin
   return {};
 }
 
-void RemoteBackend::forget(const std::string& name) {
+void RemoteBackend::forget(const std::string& name, bool unwritten) {
   const MutexLock lock(mutex_);
   objects_.erase(name);
+  if (unwritten) unwritten_.insert(name);
 }
 
 Status RemoteBackend::copy(const std::string& from, const std::string& to, uint64_t bytes) {
@@ -263,11 +265,21 @@ Result<Nonce> RemoteBackend::exchange(const std::string& name, const std::vector
   return answer.outcome == OrderOutcome::refused ? answer.error : away(answer);
 }
 
-// A host that has lapsed lost what its caches still had.
+// What the caches of a host that has lapsed still have reaches the memory later, or never.
 Status RemoteBackend::write_back(const std::string& name, const std::vector<Extent>& extents) {
   const AgentAnswer answer = give(name, order_of(AgentOrder::Kind::write_back, 0, extents));
+  const MutexLock lock(mutex_);
+  if (answer.outcome == OrderOutcome::lapsed)
+    unwritten_.insert(name);
+  else if (answer.outcome == OrderOutcome::done)
+    unwritten_.erase(name);
   if (answer.outcome == OrderOutcome::done || answer.outcome == OrderOutcome::lapsed) return {};
   return answer.outcome == OrderOutcome::refused ? answer.error : later(answer);
+}
+
+bool RemoteBackend::take_unwritten(const std::string& name) {
+  const MutexLock lock(mutex_);
+  return unwritten_.erase(name) != 0;
 }
 
 // A host that has lapsed fenced it by itself, and removes it before its agent counts again.

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -123,10 +124,11 @@ class RemoteBackend final : public Backend, public SharedByHosts {
   // Before anything new lies on memory that several machines see (AgentOrders::wait_until_settled).
   Status may_make_shared();
   // The host has it no more, or has lost it: registration destroys what is left.
-  void forget(const std::string& name);
+  void forget(const std::string& name, bool unwritten);
   Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
                          const Nonce& put) override;
   Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
+  bool take_unwritten(const std::string& name) override;
   Result<Hidden> hide(const std::string& view, const std::vector<Extent>& extents) override;
   std::string describe_memory() const override { return "memory of other hosts"; }
   bool huge_pages(std::string_view name) const override;
@@ -146,7 +148,8 @@ class RemoteBackend final : public Backend, public SharedByHosts {
   mutable Mutex mutex_;
   std::map<DeviceId, KnownDevice> devices_ TERRACE_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> objects_
-      TERRACE_GUARDED_BY(mutex_);  // name -> bytes, as far as is known here
+      TERRACE_GUARDED_BY(mutex_);                               // name -> bytes, as far as is known here
+  std::set<std::string> unwritten_ TERRACE_GUARDED_BY(mutex_);  // until it is asked, or the object is forgotten
 };
 
 }  // namespace terrace::daemon

@@ -152,21 +152,22 @@ class LeaseServer final : public rpc::Lease::Server {
   // Admitted first: who calls is found out by system calls.
   kj::Promise<void> claimPart(ClaimPartContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
-      const auto params = context.getParams();
-      return claim_of(*session_, lease_, access_, params.getPart(), params.getProcess())
-          .then([this, context](Result<ClaimPart> claim) mutable -> kj::Promise<void> {
+      return claim_of(*session_, lease_, access_, context.getParams())
+          .then([this, context,
+                 asking = connection().caller()](Result<ClaimPart> claim) mutable -> kj::Promise<void> {
             if (!claim.ok()) {
               refuse(context, claim.error());
               return kj::READY_NOW;
             }
-            claim->last_epoch = context.getParams().getLastEpoch();
-            claim->request = context.getParams().getKey();
-            return connection().submit(std::move(*claim)).then([context](Result<OwnerReply> reply) mutable {
-              if (reply.ok())
-                context.getResults().setEpoch(reply->owner.epoch);
-              else
-                refuse(context, reply.error());
-            });
+            return service()
+                .engine()
+                .submit(std::move(*claim), asking)
+                .then([context](Result<OwnerReply> reply) mutable {
+                  if (reply.ok())
+                    context.getResults().setEpoch(reply->owner.epoch);
+                  else
+                    refuse(context, reply.error());
+                });
           })
           .attach(kj::mv(*slot));
     }

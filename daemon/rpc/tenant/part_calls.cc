@@ -46,30 +46,39 @@ Result<ProcessId> caller_of(ClientSession& session) {
   return peer_process(connection.socket, connection.peer.pid);
 }
 
-kj::Promise<Result<ClaimPart>> claim_of(ClientSession& session, LeaseId lease, ObjectAccess access,
-                                        uint64_t part, rpc::HostProcess::Reader told) {
+kj::Promise<Result<ClaimPart>> claim_of(ClientSession& session, LeaseId id, ObjectAccess access,
+                                        rpc::Lease::ClaimPartParams::Reader asked) {
   if (access != ObjectAccess::read_write) {
     return Result<ClaimPart>(
         Error{.code = ErrorCode::permission_denied,
               .where = "claimPart",
-              .detail = "lease " + std::to_string(lease.value) +
+              .detail = "lease " + std::to_string(id.value) +
                         " is attached read-only here; who owns a part of it stores to it"});
   }
-  const Result<Caller> caller = caller_of(session, told);
+  const Result<Caller> caller = caller_of(session, asked.getProcess());
   if (!caller.ok()) return Result<ClaimPart>(caller.error());
-  ClaimPart claim{.lease = lease, .tenant = session.tenant(), .part = part};
+  ClaimPart claim{.lease = id, .tenant = session.tenant(), .part = asked.getPart()};
+  claim.last_epoch = asked.getLastEpoch();
+  claim.request = asked.getKey();
   claim.process = caller->process;
   claim.host = caller->host;
   claim.holder = session.describe();
   if (!valid_text(claim.holder, owner_limits::holder_bytes_max))
     claim.holder = "process[" + std::to_string(claim.process.pid) + "]";
   claim.now_ns = session.engine().now_ns();
-  const OwnerRow* owner = session.state().find_owner(lease, part);
-  if (owner == nullptr || owner->process.pid == 0) return Result<ClaimPart>(std::move(claim));
+  const OwnerRow* owner = session.state().find_owner(id, claim.part);
+  const LeaseRow* lease = session.state().find_lease(id);
+  // Nobody's, its own by an earlier call, or refused whoever lives: there is nothing to ask.
+  if (owner == nullptr || lease == nullptr || owner->process.pid == 0 ||
+      (owner->process == claim.process && owner->request == claim.request) ||
+      !session.state().same_caches(*lease, *owner, claim.host))
+    return Result<ClaimPart>(std::move(claim));
   const uint64_t epoch = owner->epoch;
   return has_ended(session.service(), *owner)
-      .then([claim = std::move(claim), epoch](bool ended) mutable -> Result<ClaimPart> {
+      .then([claim = std::move(claim), epoch,
+             &engine = session.engine()](bool ended) mutable -> Result<ClaimPart> {
         if (ended) claim.dead_epoch = epoch;
+        claim.now_ns = engine.now_ns();
         return std::move(claim);
       });
 }

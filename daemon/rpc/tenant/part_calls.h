@@ -17,7 +17,7 @@ Result<ProcessId> caller_of(ClientSession& session);
 //           unsupported         a process that cannot be seen, or that an agent does not tell of
 //           unavailable         it is gone
 kj::Promise<Result<ClaimPart>> claim_of(ClientSession& session, LeaseId lease, ObjectAccess access,
-                                        uint64_t part, rpc::HostProcess::Reader told);
+                                        rpc::Lease::ClaimPartParams::Reader asked);
 Result<ReleasePart> release_of(ClientSession& session, LeaseId lease, uint64_t part, uint64_t epoch,
                                rpc::HostProcess::Reader told);
 

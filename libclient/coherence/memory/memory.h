@@ -70,6 +70,8 @@ enum class Step : uint8_t {
   claims_seen_kept,    // the same, after a power cut
   owned_written_back,  // a chunk with tensors that no part has, after its owner's death
   claim_given_back,    // the claims of one who left overwrite the next one's
+  dead_written_back,   // what a dead one stored into a chunk overwrites what the chunk's next part stores
+  dead_before_none,    // the same: the chunk is given back before that is written
 
   // Removing.
   retire_written_back,  // pinned while it is removed

@@ -86,7 +86,8 @@ class OwnersOnHosts(unittest.TestCase):
         self.assertEqual(second.ask("claim", 0, 6), "2")
         self.manager.check_invariants()
 
-    def test_while_the_agent_does_not_answer_nobody_is_dead(self):
+    # What its own clients ask does not reach the manager meanwhile: an error is no death either.
+    def test_while_the_agent_is_stopped_nobody_is_dead(self):
         first, second = self.holder("grant-fixed", "space"), self.holder()
         self.assertEqual(first.ask("claim", 0, 5), "1")
         first.kill()

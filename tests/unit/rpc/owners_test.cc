@@ -118,6 +118,9 @@ TEST_CASE("Processes: one that was told to another machine is asked about later,
   --earlier.started;
   CHECK(daemon::told_process_has_ended(earlier));
   elsewhere.space ^= 1;
+  daemon::ProcessId container = elsewhere;  // with a boot id of its own
+  container.space += uint64_t{1} << 32;
+  CHECK_FALSE(daemon::told_process_has_ended(container));
   child.kill();
   CHECK(daemon::told_process_has_ended(*told));
   CHECK_FALSE(daemon::told_process_has_ended(elsewhere));
