@@ -219,10 +219,17 @@ EventSinksOptions event_sinks_options(const DaemonConfig& config) {
   return options;
 }
 
+// Those that wait for room are none yet.
+size_t granted_leases(const StateMachine& state) {
+  const auto& leases = state.leases();
+  return static_cast<size_t>(std::count_if(
+      leases.begin(), leases.end(), [](const auto& one) { return one.second.phase != LeasePhase::waiting; }));
+}
+
 Event started_event(Engine& engine, const std::string& socket, const std::string& state_path) {
   Event event{.kind = EventKind::manager_started};
   event.message = fmt::format("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), state_path,
-                              engine.state().leases().size());
+                              granted_leases(engine.state()));
   if (const size_t findings = engine.findings().size(); findings != 0)
     event.message += fmt::format("; its recovery found {} things", findings);
   return event;
@@ -278,7 +285,7 @@ Result<std::unique_ptr<Clients>> listen_for_clients(const DaemonConfig& config, 
 }
 
 std::string serving(Engine& engine, const Service& service, const std::string& socket) {
-  return fmt::format("serving at {}: {} leases, {} connections", socket, engine.state().leases().size(),
+  return fmt::format("serving at {}: {} leases, {} connections", socket, granted_leases(engine.state()),
                      service.connections());
 }
 

@@ -15,6 +15,7 @@
 #include "allocator/supply/proc.h"
 #include "cli/hold/held_lease.h"
 #include "cli/hold/hold_verbs.h"
+#include "cli/program/end_by_signal.h"
 #include "cli/program/find_program.h"
 #include "cli/program/supervisor.h"
 #include "cli/terminal/verb.h"
@@ -144,8 +145,11 @@ Status exec(Context& context, const ExecArguments& arguments, int* failure) {
     const pid_t pid = started;
     if (notice.state == LeaseState::revoking && notice_signal != 0 && pid > 0) ::kill(pid, notice_signal);
   };
-  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<HeldLease> held,
-                           HeldLease::take(context, arguments.hold, exec_verb, told));
+  const auto take = [&] {
+    const EndBySignal waiting(supervisor);
+    return HeldLease::take(context, arguments.hold, exec_verb, told);
+  };
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<HeldLease> held, take());
   struct stat memory {};
   // Without O_CLOEXEC: it is what the program gets.
   if (::dup3(held->lease().fd(), kept.get(), 0) < 0 || ::fstat(kept.get(), &memory) != 0)

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "allocator/supply/broker.h"
+#include "cli/program/end_by_signal.h"
 #include "cli/program/find_program.h"
 #include "cli/program/supervisor.h"
 #include "cli/run/run_budget.h"
@@ -146,7 +147,11 @@ Status run(Context& context, RunArguments arguments, int* failure) {
   TERRACE_ASSIGN_OR_RETURN(std::string library, find_malloc_library(arguments.min_size == 0));
 
   Supervisor supervisor;  // blocks signals before any thread exists
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, connect_for_run(context, &arguments));
+  const auto connect = [&] {
+    const EndBySignal waiting(supervisor);
+    return connect_for_run(context, &arguments);
+  };
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, connect());
   supply::BrokerOptions options;
   options.ddr_bytes = arguments.ddr_bytes;
   options.cxl_bytes = arguments.cxl_bytes;

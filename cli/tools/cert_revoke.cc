@@ -14,6 +14,7 @@
 #include "cli/tools/cert_crl.h"
 #include "core/base/host_names.h"
 #include "core/identity/client_certificate.h"
+#include "core/identity/pem_blocks.h"
 
 namespace terrace::cli {
 namespace {
@@ -25,11 +26,13 @@ std::string issued_path(const std::string& directory) {
   return directory + "/issued.pem";
 }
 
-// All certificates in a file. The end of one that was being written counts for nothing.
+// All certificates in a file. One that was being written counts for nothing, and hides none behind it.
 std::vector<Ssl<X509>> certificates_in(const std::string& pem) {
   std::vector<Ssl<X509>> all;
-  const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  while (Ssl<X509> one{PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)}) all.push_back(std::move(one));
+  for (const std::string_view block : pem_blocks(pem)) {
+    const Ssl<BIO> bio(BIO_new_mem_buf(block.data(), static_cast<int>(block.size())));
+    if (Ssl<X509> one{PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)}) all.push_back(std::move(one));
+  }
   ERR_clear_error();
   return all;
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cli/hold/held_lease.h"
+#include "cli/program/end_by_signal.h"
 #include "cli/program/find_program.h"
 #include "cli/program/supervisor.h"
 #include "cli/terminal/verb.h"
@@ -118,8 +119,11 @@ Status run_machine(Context& context, VmRunArguments& arguments, int* failure) {
   *failure = exit_own_failure;
   Supervisor supervisor;  // blocks signals before any thread exists
   TERRACE_ASSIGN_OR_RETURN(const std::string folder, vm_folder(vm_run_verb));
-  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<VmKeeper> keeper,
-                           VmKeeper::make(context, arguments.vm.keeper));
+  const auto make_keeper = [&] {
+    const EndBySignal waiting(supervisor);
+    return VmKeeper::make(context, arguments.vm.keeper);
+  };
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<VmKeeper> keeper, make_keeper());
   const std::string path = vm_monitor_path(folder, arguments.vm.keeper.guest.label);
   ::unlink(path.c_str());
   std::vector<std::string> environment;

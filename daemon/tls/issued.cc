@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/unique_fd.h"
+#include "core/identity/pem_blocks.h"
 #include "daemon/log/log.h"
 #include "daemon/tls/x509.h"
 
@@ -68,21 +69,24 @@ void IssuedFile::look_through(int64_t now_s, bool locked) {
   look_at_bytes_ = looked_through_bytes_min;
   struct stat status {};
   if (::stat(path_.c_str(), &status) != 0 && errno == ENOENT) return;
-  const Ssl<BIO> bio(BIO_new_file(path_.c_str(), "r"));
+  const Ssl<BIO> file(BIO_new_file(path_.c_str(), "r"));
   ERR_clear_error();
-  if (bio == nullptr) {
+  if (file == nullptr) {
     log::warn("{} cannot be read: what was renewed before is not known, and may be made again", path_);
     return;
   }
+  std::string text;
+  char part[16 * 1024];
+  for (int bytes = 0; (bytes = BIO_read(file.get(), part, sizeof(part))) > 0;)
+    text.append(part, static_cast<size_t>(bytes));
   std::string kept;
   size_t dropped = 0;
   bool whole = true;
-  for (;;) {
+  for (const std::string_view block : pem_blocks(text)) {
+    const Ssl<BIO> bio(BIO_new_mem_buf(block.data(), static_cast<int>(block.size())));
     const Ssl<X509> one(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
     if (one == nullptr) {
-      const bool end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
       ERR_clear_error();
-      if (end) break;
       whole = false;  // torn: it is kept as it is, and so is all of the file
       continue;
     }

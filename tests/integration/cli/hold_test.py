@@ -242,6 +242,27 @@ class Hold(WithLines):
                 wait_until(lambda: not self.t.cli("queue", "list").json["waiting"], 60, "its place in the queue goes")
         self.assertEqual(len(self.t.leases()), 1)
 
+    # A program that was not started yet can be passed no signal.
+    def test_exec_ends_as_told_while_it_waits_for_room(self):
+        self.t.grant("120M", "p", "--label", "all")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process = self.t.popen(self.t.terrace, "lease", "exec", "later", "--size", "64M", "--wait", "1h", "--", "/bin/true")
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            wait_until(lambda: self.t.cli("queue", "list").json["waiting"], 60, "it waits in the queue")
+            process.send_signal(number)
+            self.assertEqual(process.wait(60), -number)
+            wait_until(lambda: not self.t.cli("queue", "list").json["waiting"], 60, "its place in the queue goes")
+        ignoring = self.t.popen("/bin/sh", "-c", f"trap '' TERM; exec {self.t.terrace} lease exec later --size 64M --wait 1h -- /bin/true")
+        self.addCleanup(ignoring.wait)
+        self.addCleanup(ignoring.kill)
+        wait_until(lambda: self.t.cli("queue", "list").json["waiting"], 60, "it waits in the queue")
+        ignoring.terminate()
+        with self.assertRaises(subprocess.TimeoutExpired):
+            ignoring.wait(1)
+        ignoring.send_signal(signal.SIGINT)
+        self.assertEqual(ignoring.wait(60), -signal.SIGINT)
+
     def test_a_lost_lease_ends_it(self):
         process, held = self.held("scratch", "--size", "2M")
         self.t.cli("lease", "revoke", held["id"], "--grace", "0s", "--reason", "now")

@@ -333,6 +333,24 @@ class Renewed(Case):
         self.t.start()
         self.assertEqual(issued.read_bytes(), torn)
 
+    def test_a_torn_entry_of_what_was_issued_hides_none_behind_it(self):
+        self.start()
+        issued = self.ca / "issued.pem"
+        for name in ("first", "torn", "last"):
+            self.made_by_openssl(name, 86400)
+        pems = {name: (self.ca / f"{name}.pem").read_bytes() for name in ("first", "torn", "last")}
+        for name in pems:
+            (self.ca / f"{name}.pem").unlink()
+        begun = issued.read_bytes()  # openssl notes nothing there
+        for end in (b"", b"\n"):
+            issued.write_bytes(begun + pems["first"] + pems["torn"][:-100].rstrip() + end + pems["last"])
+            listed = {one["name"] for one in self.t.cli("cert", "list", "--ca", self.ca).json["certificates"]}
+            self.assertIn("last", listed)
+            self.assertNotIn("torn", listed)
+        self.revoke("last", "--client")
+        self.assertEqual([one["state"] for one in self.t.cli("cert", "list", "--ca", self.ca).json["certificates"] if one["name"] == "last"],
+                         ["revoked"])
+
     def test_while_the_ca_is_in_use_nothing_is_made(self):
         self.start()
         self.made_by_openssl("short", 600)
