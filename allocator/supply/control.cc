@@ -70,6 +70,7 @@ Result<std::unique_ptr<ControlPage>> ControlPage::create(Budgets budgets) {
     migration->policy.copy(page->header_->policy, policy_name_bytes - 1);
     page->header_->copy_bytes_per_s = migration->copy_bytes_per_s;
     page->header_->round_ns = migration->round_ns;
+    page->header_->access_events = migration->access_events ? 1 : 0;
     page->header_->userfault_from_device = migration->userfault_device >= 0 ? 1 : 0;
   }
   for (uint32_t i = 0; i < slots_max; ++i) page->slot(i).parent_slot = no_slot;

@@ -23,6 +23,7 @@ struct Migration {
   std::string policy;             // of tiering/policy; empty: nothing moves
   uint64_t copy_bytes_per_s = 0;  // of each process; 0: unbounded
   uint64_t round_ns = 0;          // 0: the engine's own
+  bool access_events = false;     // the kernel's records of accesses as well (tiering/hotness/access_events.h)
   // /dev/userfaultfd, for programs that may not make a userfaultfd themselves; -1: they may. The caller's, open
   // as long as the Broker lives.
   int userfault_device = -1;

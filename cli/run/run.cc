@@ -168,6 +168,7 @@ Status run(Context& context, RunArguments arguments, int* failure) {
     options.migration = {.policy = arguments.policy,
                          .copy_bytes_per_s = arguments.copy_bytes_per_s,
                          .round_ns = 0,
+                         .access_events = arguments.access_events,
                          .userfault_device = userfault_device.get()};
   else if (arguments.policy != "static" && arguments.cxl_bytes > 0 && arguments.ddr_bytes > 0)
     say("memory stays where it is first put: " + obstacle);
@@ -271,6 +272,9 @@ void add_run_verb(Command app, Context& context) {
       });
   add_size_option(verb, "--copy-budget", arguments->copy_bytes_per_s,
                   "What each process may move a second (default 2G; 0: unbounded)");
+  verb.add_flag("--access-events", arguments->access_events,
+                "Tell hot memory from warm by the kernel's fault events and the processor's samples of loads\n"
+                "(PEBS, IBS) as well, where they are there and allowed; 'tier status' says which are not");
   verb.add_option("--label", arguments->label, "Label of the leases (default run:PROGRAM[PID])")
       .type_name("TEXT");
   verb.add_option(

@@ -29,6 +29,7 @@ struct RunArguments {
   std::string pool, label, stats_file, stats_interval;
   std::string policy = "benefit-density";
   uint64_t copy_bytes_per_s = 2 * gib;
+  bool access_events = false;
   bool fallback = false;  // asked for; also set where the run's sizes are not the user's
   std::vector<std::string> command;
 };

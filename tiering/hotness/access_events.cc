@@ -85,6 +85,7 @@ struct AccessEvents::Request {
   perf_event_attr attributes;
   perf_event_attr leader;  // opened first where `led`
   bool led = false;
+  OpenEvent open = nullptr;
   uint64_t ring_bytes = tiering::ring_bytes;
 };
 
@@ -148,8 +149,9 @@ uint32_t EventRing::drain(VisitEvent visit, void* owner, EventCounts* counts) {
   return seen;
 }
 
-bool AccessEvents::open(const char* devices) {
+bool AccessEvents::open(const char* devices, OpenEvent ask) {
   close();
+  if (ask == nullptr) ask = open_perf_event;
   void* tables = ::mmap(nullptr, sizeof(Tables), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (tables == MAP_FAILED) {
     for (Place& place : places_) place = {.rings = 0, .refused = ENOMEM, .no_room = true};
@@ -158,7 +160,8 @@ bool AccessEvents::open(const char* devices) {
   tables_ = static_cast<Tables*>(tables);
   process_ = ::getpid();
 
-  Request faults{.source = EventSource::minor_faults, .attributes = common_attributes(), .leader = {}};
+  Request faults{
+      .source = EventSource::minor_faults, .attributes = common_attributes(), .leader = {}, .open = ask};
   faults.attributes.type = PERF_TYPE_SOFTWARE;
   faults.attributes.config = PERF_COUNT_SW_PAGE_FAULTS_MIN;
   faults.attributes.sample_period = 1;
@@ -169,7 +172,8 @@ bool AccessEvents::open(const char* devices) {
   if (count == 0) {
     places_[static_cast<uint32_t>(EventSource::memory_samples)].refused = ENOENT;
   } else {
-    Request samples{.source = EventSource::memory_samples, .attributes = common_attributes(), .leader = {}};
+    Request samples{
+        .source = EventSource::memory_samples, .attributes = common_attributes(), .leader = {}, .open = ask};
     auto fill = [](perf_event_attr* attributes, const PmuEvent& event) {
       attributes->type = event.type;
       attributes->config = event.config[0];
@@ -267,27 +271,42 @@ bool AccessEvents::open_thread(Request& request, int thread) {
   return true;
 }
 
-// False: errno. What can be given up is given up: the kernel's own accesses, then precision.
+// What was refused with this errno is asked for with less: without the kernel's own accesses, less precise, and at last without
+// leaving anything out, which AMD's IBS cannot. false: there is no less.
+bool AccessEvents::ask_for_less(Request& request, int failed) {
+  perf_event_attr& attributes = request.attributes;
+  const bool leaves_out = attributes.exclude_hv != 0;
+  if ((failed == EACCES || failed == EPERM) && leaves_out && attributes.exclude_kernel == 0) {
+    attributes.exclude_kernel = 1;
+    return true;
+  }
+  if (failed != EINVAL && failed != EOPNOTSUPP) return false;
+  if (attributes.precise_ip > 1) {
+    attributes.precise_ip = (attributes.precise_ip - 1u) & 3u;
+    return true;
+  }
+  if (!leaves_out) return false;
+  attributes.exclude_hv = attributes.exclude_kernel = 0;
+  request.leader.exclude_hv = 0;
+  return true;
+}
+
+// False: errno.
 bool AccessEvents::open_event(Request& request, int thread, uint32_t processor) {
   Place& place = places_[static_cast<uint32_t>(request.source)];
   int fd = -1, leader = -1, first = 0;
   for (;;) {
     if (request.led) {
       request.leader.exclude_kernel = request.attributes.exclude_kernel;
-      leader = open_perf_event(&request.leader, thread, processor, -1);
+      leader = request.open(&request.leader, thread, processor, -1);
     }
-    if (!request.led || leader >= 0) fd = open_perf_event(&request.attributes, thread, processor, leader);
+    if (!request.led || leader >= 0) fd = request.open(&request.attributes, thread, processor, leader);
     if (fd >= 0) break;
     const int failed = errno;
     if (leader >= 0) ::close(leader);
     leader = -1;
-    if (first == 0) first = failed;
-    if ((failed == EACCES || failed == EPERM) && request.attributes.exclude_kernel == 0)
-      request.attributes.exclude_kernel = 1;
-    else if ((failed == EINVAL || failed == EOPNOTSUPP) && request.attributes.precise_ip > 1)
-      request.attributes.precise_ip = (request.attributes.precise_ip - 1u) & 3u;
-    else
-      break;
+    if (first == 0 || failed == EACCES || failed == EPERM) first = failed;  // what can be mended
+    if (!ask_for_less(request, failed)) break;
   }
   if (fd >= 0) {
     void* at = nullptr;

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
+struct perf_event_attr;
 struct perf_event_mmap_page;
 
 namespace terrace::tiering {
@@ -67,8 +68,10 @@ class AccessEvents {
   AccessEvents& operator=(const AccessEvents&) = delete;
 
   // Asks for both sources, for every thread of now and what they begin. True: at least one of them works. A
-  // thread that begins while this runs, begun by one not yet reached, is not seen. `devices`: of sysfs; tests.
-  bool open(const char* devices = "/sys/bus/event_source/devices");
+  // thread that begins while this runs, begun by one not yet reached, is not seen. `devices`: of sysfs; tests. `ask`:
+  // perf_event_open(2), for tests of PMUs that are not there.
+  using OpenEvent = int (*)(perf_event_attr* attributes, int thread, uint32_t processor, int leader);
+  bool open(const char* devices = "/sys/bus/event_source/devices", OpenEvent ask = nullptr);
   void close();  // nothing in a forked child: the rings are not there
   bool opened() const { return opened(EventSource::minor_faults) || opened(EventSource::memory_samples); }
   bool opened(EventSource source) const { return places_[static_cast<uint32_t>(source)].rings > 0; }
@@ -95,6 +98,7 @@ class AccessEvents {
 
   struct Request;
 
+  static bool ask_for_less(Request& request, int failed);
   void open_source(Request& request);
   bool open_thread(Request& request, int thread);
   bool open_event(Request& request, int thread, uint32_t processor);

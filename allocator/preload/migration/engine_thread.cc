@@ -338,6 +338,7 @@ int open_engine() {
   engine.userfault_device = device;
   engine.copy_bytes_per_s_max = control.copy_bytes_per_s;
   if (control.round_ns != 0) engine.round_ns = control.round_ns;
+  engine.access_events = control.access_events != 0;
   // Each look costs a fault for each granule in use, which a server's 99th percentile shows when there are 20 a
   // second.
   engine.sweep_gap_ns_min = engine.round_ns;

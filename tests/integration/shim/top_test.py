@@ -246,6 +246,23 @@ class TopTest(unittest.TestCase):
 
     # -- to a file, by a signal
 
+    def test_the_kernels_records_of_accesses_are_taken_where_they_are_asked_for(self):
+        migrating = ("--ddr", "32M", "--cxl", "128M")
+        for asked in (False, True):
+            options = (*migrating, "--access-events") if asked else migrating
+            process = self.start_known(100, 40, options=options)
+            wait_until(lambda: self.run_of(process) is not None, 20, "the run")
+            if self.run_of(process)["migration"]["obstacle"]:
+                self.skipTest(self.run_of(process)["migration"]["obstacle"])
+            run = self.settled(process, lambda r: r["process_list"] and r["process_list"][0]["migration"] == "running")
+            maps = pathlib.Path(f"/proc/{run['process_list'][0]['pid']}/maps")
+            rings = lambda: "perf_event" in maps.read_text()
+            if asked:
+                wait_until(rings, 60, "the rings of the kernel's events")
+            else:
+                self.assertFalse(rings())
+            self.finish(process)
+
     def test_a_signal_writes_the_file_and_the_program_keeps_its_own(self):
         stats = self.t.directory / "now.json"
         process = self.start_known(10, 5, options=("--ddr", "64M", "--stats", stats))

@@ -5,6 +5,7 @@
 
 #include <linux/perf_event.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -471,4 +472,60 @@ TEST_CASE("PMU events: terms become bits as the format files say; what they do n
   REQUIRE(tiering::find_memory_event(amd.root.c_str(), found) == 1);
   CHECK(found[0].type == 11);
   CHECK(found[0].config[0] == 1u << 19);
+}
+
+namespace {
+
+// As AMD's IBS: it can leave nothing out, and is not precise. Behind it are this process's own faults, whose records have the same form.
+constexpr uint32_t ibs_type = 4'000'001;
+std::atomic<int> asked_of_ibs = 0, ibs_errno = 0;
+
+int open_as_ibs(perf_event_attr* attributes, int thread, uint32_t processor, int leader) {
+  perf_event_attr real = *attributes;
+  if (attributes->type == ibs_type) {
+    ++asked_of_ibs;
+    if (attributes->exclude_kernel != 0 || attributes->exclude_hv != 0 || attributes->precise_ip != 0) {
+      errno = EINVAL;
+      return -1;
+    }
+    if (ibs_errno != 0) {
+      errno = ibs_errno;
+      return -1;
+    }
+    real.type = PERF_TYPE_SOFTWARE;
+    real.config = PERF_COUNT_SW_PAGE_FAULTS_MIN;
+    real.freq = 0;
+    real.sample_period = 1;
+    real.exclude_kernel = ::geteuid() == 0 ? 0 : 1;
+  }
+  return static_cast<int>(
+      ::syscall(SYS_perf_event_open, &real, thread, static_cast<int>(processor), leader, PERF_FLAG_FD_CLOEXEC));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "AccessEvents: a PMU that can leave nothing out is asked without that, and says when it is forbidden "
+    "then") {
+  DeviceFiles amd;
+  amd.put("ibs_op/type", std::to_string(ibs_type));
+  amd.put("ibs_op/format/cnt_ctl", "config:19");
+  Faults faults;
+  if (!faults.open()) return;
+  REQUIRE(faults.events.open(amd.root.c_str(), open_as_ibs));
+  CHECK_MESSAGE(faults.events.opened(EventSource::memory_samples),
+                faults.events.why(EventSource::memory_samples));
+  CHECK(asked_of_ibs >= 2);
+  TwoFiles files(4, 64 * kib);
+  REQUIRE(files.memory.map(0, 4, Residency::ddr) == 0);
+  store(files.base());
+  bool sampled = false;
+  for (const AccessEvent& event : faults.in(files)) sampled |= event.source == EventSource::memory_samples;
+  CHECK(sampled);
+
+  ibs_errno = EACCES;
+  REQUIRE(faults.events.open(amd.root.c_str(), open_as_ibs));
+  ibs_errno = 0;
+  CHECK_FALSE(faults.events.opened(EventSource::memory_samples));
+  CHECK(std::string(faults.events.why(EventSource::memory_samples)).starts_with("forbidden"));
 }
