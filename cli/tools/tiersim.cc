@@ -176,7 +176,7 @@ void add_tiersim_verb(Command app, Context& context) {
       .type_name("LIST");
   verb.add_parsed_option(
           "--policy", [options](const std::string& text) { return read_policies(*options, text); },
-          "Of " + tiering::simulated_names_text() + " (default: the first and the last four)")
+          "Of " + tiering::simulated_names_text() + " (default: the first and all caches)")
       .type_name("LIST");
   add_machine_options(verb, *options);
   on_verb(verb, context, [&context, options] { return tiersim(context, *options); });

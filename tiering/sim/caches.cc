@@ -1,64 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// LRU, ARC and S3-FIFO. Lists are intrusive: an object is in at most one list of a cache.
+// LRU, ARC and S3-FIFO, and the table of all caches.
 #include "tiering/sim/caches.h"
 
 #include <algorithm>
 
 #include "tiering/sim/belady.h"
+#include "tiering/sim/lists.h"
 #include "tiering/sim/prefix_order.h"
+#include "tiering/sim/rivals.h"
 
 namespace terrace::tiering {
 namespace {
-
-constexpr uint32_t nobody = UINT32_MAX;
-
-// Doubly linked lists over object numbers; list 0 is "in none".
-class Lists {
- public:
-  Lists(uint32_t objects, uint8_t lists) : nodes_(objects), ends_(lists + 1u) {}
-
-  uint8_t where(uint32_t object) const { return nodes_[object].list; }
-  uint64_t size(uint8_t list) const { return ends_[list].size; }
-  uint32_t oldest(uint8_t list) const { return ends_[list].oldest; }
-
-  void remove(uint32_t object) {
-    Node& node = nodes_[object];
-    Ends& ends = ends_[node.list];
-    (node.older == nobody ? ends.oldest : nodes_[node.older].newer) = node.newer;
-    (node.newer == nobody ? ends.newest : nodes_[node.newer].older) = node.older;
-    --ends.size;
-    node = Node{};
-  }
-
-  void push(uint8_t list, uint32_t object) {
-    if (where(object) != 0) remove(object);
-    Ends& ends = ends_[list];
-    nodes_[object] = {.older = ends.newest, .newer = nobody, .list = list};
-    (ends.newest == nobody ? ends.oldest : nodes_[ends.newest].newer) = object;
-    ends.newest = object;
-    ++ends.size;
-  }
-
-  uint32_t pop_oldest(uint8_t list) {
-    const uint32_t object = oldest(list);
-    remove(object);
-    return object;
-  }
-
- private:
-  struct Node {
-    uint32_t older = nobody;
-    uint32_t newer = nobody;
-    uint8_t list = 0;
-  };
-  struct Ends {
-    uint32_t oldest = nobody;
-    uint32_t newest = nobody;
-    uint64_t size = 0;
-  };
-  std::vector<Node> nodes_;
-  std::vector<Ends> ends_;
-};
 
 class Lru final : public Cache {
  public:
@@ -212,13 +164,18 @@ std::unique_ptr<Cache> make_cache(std::string_view name, const Trace& trace, uin
   if (name == "lru") return std::make_unique<Lru>(trace.objects, objects_max);
   if (name == "arc") return std::make_unique<Arc>(trace.objects, objects_max);
   if (name == "s3-fifo") return std::make_unique<S3Fifo>(trace.objects, objects_max);
+  if (name == "lirs") return make_lirs(trace.objects, objects_max);
+  if (name == "w-tinylfu") return make_tiny_lfu(trace.objects, objects_max);
+  if (name == "sieve") return make_sieve(trace.objects, objects_max);
+  if (name == "2q") return make_two_queues(trace.objects, objects_max);
+  if (name == "decayed-lfu") return make_decayed_lfu(trace.objects, objects_max);
   if (name == "prefix-order") return std::make_unique<PrefixOrder>(trace, objects_max);
   if (name == "belady") return std::make_unique<Belady>(trace, objects_max);
   return nullptr;
 }
 
 std::vector<std::string_view> cache_names() {
-  return {"lru", "arc", "s3-fifo", "prefix-order", "belady"};
+  return {"lru", "arc", "s3-fifo", "lirs", "w-tinylfu", "sieve", "2q", "decayed-lfu", "prefix-order", "belady"};
 }
 
 }  // namespace terrace::tiering

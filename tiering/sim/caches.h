@@ -28,9 +28,9 @@ class Cache {
   uint64_t put_out_ = 0;
 };
 
-// lru; arc (Megiddo and Modha, FAST 2003); s3-fifo (Yang et al., SOSP 2023); prefix-order (tiering/eviction, which
-// also knows what follows what in a request); belady (the optimum, which knows
-// the trace: it keeps what is used soonest, and what is used later than all that is there is not brought in).
+// lru; arc (Megiddo and Modha, FAST 2003); s3-fifo (Yang et al., SOSP 2023); those of rivals.h; prefix-order
+// (tiering/eviction, which also knows what follows what in a request); belady (the optimum, which knows the trace:
+// it keeps what is used soonest, and what is used later than all that is there is not brought in).
 // nullptr: no such name. `objects_max`: room, more than 0.
 std::unique_ptr<Cache> make_cache(std::string_view name, const Trace& trace, uint64_t objects_max);
 std::vector<std::string_view> cache_names();

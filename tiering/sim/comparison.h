@@ -20,7 +20,9 @@ struct ComparisonOptions {
   ComparisonOptions();  // the defaults of the command line
   // As said, and what it means.
   std::vector<std::pair<std::string, double>> ddr_fractions = {{"0.01", 0.01}, {"0.05", 0.05}, {"0.1", 0.1}};
-  std::vector<std::string> policies = {"benefit-density", "lru", "arc", "s3-fifo", "prefix-order", "belady"};
+  std::vector<std::string> policies = {"benefit-density", "lru",   "arc", "s3-fifo",     "lirs",
+                                       "w-tinylfu",       "sieve", "2q",  "decayed-lfu", "prefix-order",
+                                       "belady"};
   uint64_t granule_bytes;
   uint64_t ddr_latency_ns, cxl_latency_ns, copy_overhead_ns;
   uint64_t ddr_bandwidth, cxl_bandwidth, copy_bandwidth;

@@ -23,7 +23,7 @@ const optionsOf: Record<Tool, Option[]> = {
   ],
   tiersim: [
     { name: "ddr-fraction", label: "Shares of DDR", hint: "0.01,0.05,0.1" },
-    { name: "policy", label: "Policies", hint: "benefit-density,lru,arc,s3-fifo,belady" },
+    { name: "policy", label: "Policies", hint: "benefit-density,lru,arc,lirs,belady" },
     { name: "look-ahead", label: "Requests known ahead", hint: "0" },
     { name: "granule", label: "Bytes of an object", hint: "2M" },
     { name: "format", label: "Format", hint: "", words: ["mooncake", "accesses"] },
