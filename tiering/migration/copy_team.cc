@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tiering/migration/engine_threads.h"
+
 namespace terrace::tiering {
 namespace {
 
@@ -48,6 +50,7 @@ void CopyTeam::stop() {
 }
 
 void* CopyTeam::run(void* argument) {
+  const EngineThread engine_thread;
   auto* me = static_cast<Helper*>(argument);
   CopyTeam& team = *me->team;
   // A block that was given before this thread ran is not missed: copy() waits for every helper.

@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tiering/migration/engine_threads.h"
+
 namespace terrace::tiering {
 namespace {
 
@@ -106,6 +108,7 @@ void Userfault::abandon() {
 }
 
 void* Userfault::run(void* self) {
+  const EngineThread engine_thread;
   const auto* me = static_cast<Userfault*>(self);
   pollfd waits[2] = {{.fd = me->fd_, .events = POLLIN, .revents = 0},
                      {.fd = me->stop_fd_, .events = POLLIN, .revents = 0}};
