@@ -44,6 +44,19 @@ nlohmann::json as_json(const TiersimNumbers& numbers) {
   return result;
 }
 
+// Of the trace, and of all made-up ones.
+Result<RivalNumbers> against_rivals(const Trace& trace, double scale) {
+  TERRACE_ASSIGN_OR_RETURN(RivalNumbers worst, measure_rivals(trace, usual_machine()));
+  for (const GeneratorEntry& entry : generators()) {
+    TERRACE_ASSIGN_OR_RETURN(const Trace made, generate_trace(entry.name, scale));
+    TERRACE_ASSIGN_OR_RETURN(const RivalNumbers numbers, measure_rivals(made, usual_machine()));
+    std::printf("%-32s %8.3f of the best rival's hits, %8.3f of LRU's copies\n", entry.name.data(),
+                numbers.over_best, numbers.copied_over_lru);
+    worst = worse_of(worst, numbers);
+  }
+  return worst;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,7 +80,14 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "bench_tiersim: %s\n", numbers.error().to_string().c_str());
     return 1;
   }
+  const Result<RivalNumbers> rivals = against_rivals(*trace, smoke ? 0.02 : 0.1);
+  if (!rivals.ok()) {
+    std::fprintf(stderr, "bench_tiersim: %s\n", rivals.error().to_string().c_str());
+    return 1;
+  }
   nlohmann::json result = as_json(*numbers);
+  result["tiersim_over_best_rival"] = rivals->over_best;
+  result["tiersim_copied_over_lru"] = rivals->copied_over_lru;
   result["policy_plan_ns_per_granule"] = plan_ns_per_granule(smoke ? size_t{1} << 12 : size_t{1} << 20);
   result["trace"] = made_up ? "made up" : trace_path;
   std::printf("%s trace, %zu requests, %zu uses of %u objects\n", made_up ? "made-up" : trace_path.c_str(),
@@ -83,6 +103,8 @@ int main(int argc, char** argv) {
   line("prefixes over arc's", numbers->prefixes_over_arc);
   std::printf("time in memory over Belady's, 5 %%, %u requests ahead: %.3f\n", usual_machine().look_ahead,
               numbers->stall_over_belady_5pct);
+  std::printf("worst of all traces: %.3f of the best rival's hits, %.3f of LRU's copies\n", rivals->over_best,
+              rivals->copied_over_lru);
   std::printf("a plan costs %.1f ns a granule\n", result["policy_plan_ns_per_granule"].get<double>());
   if (!json_path.empty()) std::ofstream(json_path) << result.dump(1) << "\n";
   return 0;

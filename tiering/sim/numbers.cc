@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/base/prng.h"
+#include "tiering/sim/caches.h"
 
 namespace terrace::tiering {
 namespace {
@@ -54,6 +55,33 @@ Result<TiersimNumbers> measure_trace(const Trace& trace, const Machine& machine)
   TERRACE_ASSIGN_OR_RETURN(const Outcome ahead, simulate(trace, policies().front().name, room, machine));
   numbers.stall_over_belady_5pct = ahead.memory_s / best.memory_s;
   return numbers;
+}
+
+Result<RivalNumbers> measure_rivals(const Trace& trace, const Machine& machine) {
+  Machine by_history = machine;
+  by_history.look_ahead = 0;
+  RivalNumbers numbers{.over_best = 1e9};
+  for (const uint64_t percent : {1, 5, 10}) {
+    const uint64_t room = std::max<uint64_t>(trace.objects * percent / 100, 1);
+    TERRACE_ASSIGN_OR_RETURN(const Outcome ours, simulate(trace, policies().front().name, room, by_history));
+    uint64_t best = 0;
+    for (const std::string_view name : cache_names()) {
+      // The optimum is no rival, and prefix-order knows more than a policy does.
+      if (name == "belady" || name == "prefix-order") continue;
+      TERRACE_ASSIGN_OR_RETURN(const Outcome rival, simulate(trace, name, room, by_history));
+      best = std::max(best, rival.hits);
+      if (name == "lru" && ours.hits >= rival.hits)
+        numbers.copied_over_lru =
+            std::max(numbers.copied_over_lru, over(ours.bytes_copied, rival.bytes_copied));
+    }
+    numbers.over_best = std::min(numbers.over_best, over(ours.hits, best));
+  }
+  return numbers;
+}
+
+RivalNumbers worse_of(const RivalNumbers& one, const RivalNumbers& other) {
+  return {.over_best = std::min(one.over_best, other.over_best),
+          .copied_over_lru = std::max(one.copied_over_lru, other.copied_over_lru)};
 }
 
 Result<Trace> read_trace(const std::string& path, TraceFormat format) {

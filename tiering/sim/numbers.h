@@ -21,6 +21,14 @@ struct TiersimNumbers {
 // Of benefit-density, with the given machine (its look_ahead counts for the last figure only).
 Result<TiersimNumbers> measure_trace(const Trace& trace, const Machine& machine);
 
+// The default policy beside all published caches, by history, at 1, 5 and 10 % of DDR: the worst of the three.
+struct RivalNumbers {
+  double over_best = 1;        // its hits over those of the best of them
+  double copied_over_lru = 0;  // its copied bytes over LRU's, where it has as many hits or more
+};
+Result<RivalNumbers> measure_rivals(const Trace& trace, const Machine& machine);
+RivalNumbers worse_of(const RivalNumbers& one, const RivalNumbers& other);
+
 // Reads a file of the conversation trace, at most a GiB.
 Result<Trace> read_trace(const std::string& path, TraceFormat format);
 
