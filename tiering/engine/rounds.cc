@@ -19,7 +19,8 @@ constexpr float times_seen_to_swap = 8;
 constexpr uint32_t sweeps_in_haste = 12;
 constexpr uint32_t sweeps_a_plan_in_haste = 4;
 constexpr uint64_t haste_gap_ns = 20'000'000;
-constexpr float haste_from = 0.25f;  // more of the touched granules lie in CXL than lately
+constexpr uint64_t haste_cost_share = 20;  // a twentieth of a processor
+constexpr float haste_from = 0.25f;        // more of the touched granules lie in CXL than lately
 constexpr float touched_share_learns = 0.1f;
 constexpr uint32_t touched_that_tell = 4;
 // A memory sample stands for loads of a line each, a noted access for about a page of them.
@@ -99,9 +100,8 @@ void Engine::take_events() {
 
 // What was found suggests that the program uses other granules than it did.
 static void notice_change(RangeState& range, const SweepResult& result) {
-  if (result.seen < std::max(result.dropped, 1u)) return;
   if (range.sweeps_in_haste > 0 && --range.sweeps_in_haste % sweeps_a_plan_in_haste == 0) range.plan_due_ns = 0;
-  if (result.touched < touched_that_tell) return;
+  if (result.seen < std::max(result.dropped, 1u) || result.touched < touched_that_tell) return;
   const float share = static_cast<float>(result.cxl_touched) / static_cast<float>(result.touched);
   const bool changed = share > range.cxl_touched_share + haste_from;
   if (changed && range.sweeps_in_haste == 0) {
@@ -135,8 +135,11 @@ void Engine::sample(RangeState& range, uint64_t now_ns) {
   range.page.sampler_ns += result.cost_ns;
   range.swept_ns = run_time_.now_ns();
   notice_change(range, result);
-  const bool haste = sampler.searching() || range.sweeps_in_haste > 0;
-  const uint64_t gap_ns = haste ? std::min(haste_gap_ns, sampler.gap_ns()) : sampler.gap_ns();
+  // In haste a sweep may cost more, but not all of a processor; and where nothing is seen there is none.
+  const bool haste = result.seen > 0 && (sampler.searching() || range.sweeps_in_haste > 0);
+  const uint64_t gap_ns =
+      haste ? std::min(std::max(haste_gap_ns, result.cost_ns * haste_cost_share), sampler.gap_ns())
+            : sampler.gap_ns();
   range.sweep_due_ns = now_ns + gap_ns - std::min(gap_ns, result.wait_ns);
 }
 

@@ -12,8 +12,9 @@ namespace {
 constexpr float ln2 = 0.6931472f;
 constexpr float known_keeps = 0.99f;  // of what was known, from one bit to the next: a hundred bits count
 constexpr float late_keeps = 0.85f;   // and some six are those of late
-constexpr float known_least = 0.5f;   // what the first guess counts
-constexpr float step_max = 2;         // of the logarithm of base 2, by one bit
+constexpr float longest_of_means = 64;
+constexpr float known_least = 0.5f;  // what the first guess counts
+constexpr float step_max = 2;        // of the logarithm of base 2, by one bit
 constexpr float evidence_of_change = 4.5f;
 constexpr float evidence_of_doubt = 2;  // of one rate in forty by chance
 constexpr float doubted_keeps = 0.7f;   // of what was known, while in doubt
@@ -33,6 +34,8 @@ void AccessRates::sharpen(uint32_t granule, bool touched, float exposed_s) {
 void AccessRates::note(uint32_t granule, bool touched, float exposed_s) {
   if (!(exposed_s > 0)) return;
   RateEstimate& rate = estimates_[granule];
+  // One very long look (migration was paused meanwhile) must not be the mean of the next hundred.
+  if (rate.looks > 2) exposed_s = std::min(exposed_s, longest_of_means * rate.exposed_s / rate.looks);
   rate.looks = rate.looks * late_keeps + 1;
   rate.touched = rate.touched * late_keeps + (touched ? 1.0f : 0.0f);
   rate.exposed_s = rate.exposed_s * late_keeps + exposed_s;

@@ -30,6 +30,7 @@ class AccessRates {
   void note(uint32_t granule, bool touched, float exposed_s);
   // As note(), of an exposure by itself, which was chosen for what is known of the granule already.
   void sharpen(uint32_t granule, bool touched, float exposed_s);
+  void forget(uint32_t granule) { estimates_[granule] = {}; }  // it has other bytes from now on
   std::span<const RateEstimate> estimates() const { return estimates_; }
   // Uses expected in an exposure.
   float expected(uint32_t granule, float exposed_s) const;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@ namespace {
 constexpr uint64_t ahead_ns_max = 20'000'000;
 constexpr uint64_t look_every_ns = 250'000'000;
 constexpr uint64_t look_cost_share = 1000;  // a thousandth of a processor for looking
+constexpr uint64_t look_every_ns_max = 5'000'000'000;
 
 struct DirectoryEntry {
   uint64_t inode;
@@ -28,10 +30,30 @@ struct DirectoryEntry {
   char name[1];  // as long as it is
 };
 
-uint64_t process_cpu_ns() {
+uint64_t cpu_ns_of(clockid_t clock) {
   timespec time{};
-  if (::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) != 0) return 0;
+  if (::clock_gettime(clock, &time) != 0) return 0;
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+// "R" of /proc/self/task/ID/stat, behind the name, which may have brackets in it.
+bool is_runnable(int thread) {
+  char path[64] = "/proc/self/task/";
+  size_t length = strlen(path);
+  char digits[16];
+  size_t count = 0;
+  for (int left = thread; left > 0 && count < sizeof(digits); left /= 10)
+    digits[count++] = static_cast<char>('0' + left % 10);
+  while (count > 0) path[length++] = digits[--count];
+  memcpy(path + length, "/stat", sizeof("/stat"));
+  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char text[128];
+  const ssize_t bytes = ::read(fd, text, sizeof(text));
+  ::close(fd);
+  for (ssize_t at = bytes - 3; at > 0; --at)
+    if (text[at] == ')') return text[at + 2] == 'R';
+  return false;
 }
 
 }  // namespace
@@ -42,6 +64,7 @@ void RunTime::open(ReadCpuTime read_cpu, void* owner) {
   thread_count_ = watched_count_ = 0;
   look_due_ns_ = ahead_ns_ = 0;
   last_ = {};
+  blind_ = read_cpu == nullptr && list_threads(threads_) == 0;
   last_ = read();
   now_ns_ = last_.wall_ns;
 }
@@ -49,8 +72,9 @@ void RunTime::open(ReadCpuTime read_cpu, void* owner) {
 // Asking for a thread's clock brings the kernel's account of it up to date, in that of the process as well.
 uint64_t RunTime::program_cpu_ns() const {
   if (read_ != nullptr) return read_(owner_);
+  if (blind_) return monotonic_ns();
   for (uint32_t i = 0; i < watched_count_; ++i) thread_cpu_ns(watched_[i]);
-  const uint64_t ours = engine_threads_cpu_ns(), all = process_cpu_ns();
+  const uint64_t ours = engine_threads_cpu_ns(), all = cpu_ns_of(CLOCK_PROCESS_CPUTIME_ID);
   return all > ours ? all - ours : 0;
 }
 
@@ -69,6 +93,13 @@ RunTime::Reading RunTime::read_exactly() const {
     for (uint32_t i = 0; i < watched_count_; ++i) now.cpu_ns += thread_cpu_ns(watched_[i]);
   now.wall_ns = monotonic_ns();
   return now;
+}
+
+bool RunTime::wants_to_run() const {
+  if (read_ != nullptr || blind_) return true;
+  for (uint32_t i = 0; i < watched_count_; ++i)
+    if (is_runnable(watched_[i])) return true;
+  return false;
 }
 
 uint64_t RunTime::between(const Reading& from, const Reading& to) {
@@ -93,7 +124,7 @@ uint64_t RunTime::at_ns(uint64_t wall_ns) const {
 }
 
 // Into `threads`, at most threads_max: the kernel lists them in the order of their birth.
-uint32_t RunTime::list_threads(Thread* threads) const {
+uint32_t RunTime::list_threads(Thread* threads) {
   const int list = ::open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (list < 0) return 0;
   uint32_t count = 0;
@@ -133,10 +164,12 @@ struct RunTime::Busiest {
 
 // Both lists are in the order of births: who was there is found from one place to the next.
 void RunTime::look_for_threads(uint64_t wall_ns) {
-  if (read_ != nullptr || wall_ns < look_due_ns_) return;
+  if (read_ != nullptr || blind_ || wall_ns < look_due_ns_) return;
+  const uint64_t begun_ns = cpu_ns_of(CLOCK_THREAD_CPUTIME_ID);
+  look_due_ns_ = wall_ns + look_every_ns;
   Thread now[threads_max];
   const uint32_t count = list_threads(now);
-  const auto self = static_cast<int>(::syscall(SYS_gettid));
+  if (count == 0) return;  // no descriptor now: those that were watched still are
   Busiest busiest;
   for (uint32_t i = 0, before = 0; i < count; ++i) {
     uint32_t same = before;
@@ -146,7 +179,7 @@ void RunTime::look_for_threads(uint64_t wall_ns) {
       ran -= std::min(ran, threads_[same].cpu_ns);
       before = same + 1;
     }
-    if (ran > 0 && now[i].id != self) busiest.note(now[i].id, ran);
+    if (ran > 0 && !is_engine_thread(now[i].id)) busiest.note(now[i].id, ran);
   }
   // In the order of their numbers: which of two is busier changes often.
   std::sort(busiest.ids, busiest.ids + busiest.count);
@@ -156,8 +189,8 @@ void RunTime::look_for_threads(uint64_t wall_ns) {
   watched_count_ = busiest.count;
   std::copy_n(now, count, threads_);
   thread_count_ = count;
-  const uint64_t cost_ns = monotonic_ns() - std::min(wall_ns, monotonic_ns());
-  look_due_ns_ = wall_ns + std::max(look_every_ns, cost_ns * look_cost_share);
+  const uint64_t cost_ns = cpu_ns_of(CLOCK_THREAD_CPUTIME_ID) - begun_ns;
+  look_due_ns_ = wall_ns + std::clamp(cost_ns * look_cost_share, look_every_ns, look_every_ns_max);
 }
 
 }  // namespace terrace::tiering

@@ -25,7 +25,8 @@ class RunTime {
     uint64_t cpu_ns = 0;
   };
 
-  // `read_cpu`: the seam of tests; nullptr: the kernel's clocks. The clock of policies begins at monotonic_ns().
+  // `read_cpu`: the seam of tests; nullptr: the kernel's clocks. The clock of policies begins at monotonic_ns(). Without /proc
+  // the program counts as always running.
   void open(ReadCpuTime read_cpu = nullptr, void* owner = nullptr);
 
   Reading read();
@@ -40,6 +41,9 @@ class RunTime {
   uint64_t now_ns(const Reading& reading);
   // That clock as it was at `wall_ns`, not long before the last now_ns().
   uint64_t at_ns(uint64_t wall_ns) const;
+
+  // Whether a watched thread runs or waits for a processor; true where that is not known.
+  bool wants_to_run() const;
 
   // Now and then: which of the program's threads run. Their clocks are read exactly; what other threads run is
   // known when a tick or a switch of theirs has counted it, some milliseconds late.
@@ -57,9 +61,10 @@ class RunTime {
   };
   struct Busiest;
   uint64_t program_cpu_ns() const;
-  uint32_t list_threads(Thread* threads) const;
+  static uint32_t list_threads(Thread* threads);
 
   ReadCpuTime read_ = nullptr;
+  bool blind_ = false;  // its threads cannot be listed
   void* owner_ = nullptr;
   Reading last_;
   uint64_t now_ns_ = 0;

@@ -48,6 +48,8 @@ constexpr uint64_t turn_again_ns =
     50'000;  // others have the locks in between; each time twice as long, so often:
 constexpr uint32_t turns_max = 12;
 constexpr uint64_t again_ns_min = 1'000'000, again_ns_max = 250'000'000;  // a look that came too early
+constexpr uint64_t switch_ns =
+    5'000;  // of the CPU time of a program that shares this processor, for each sleep
 
 uint64_t own_cpu_ns() {
   timespec time{};
@@ -226,7 +228,8 @@ void Sampler::begin(uint64_t now_ns) {
   begun_ns_ = now_ns;
   const uint64_t begun_cpu_ns = own_cpu_ns();
   due_ns_ = wait_ns_;
-  turns_ = 0;
+  turns_ = zaps_ = 0;
+  idle_ = false;
   short_ = wait_ns_ <= groups_wait_ns_max;
   leave_out(0, memory_->granule_count());
   in_groups_ = short_ && sweep_groups();
@@ -243,7 +246,9 @@ void Sampler::begin(uint64_t now_ns) {
 void Sampler::zap_all() {
   begun_ns_ = monotonic_ns();
   zap(0, memory_->granule_count());
-  zapped_ = short_ ? read_exactly() : read();
+  ++zaps_;
+  zapped_by_all_ = read();
+  zapped_ = short_ ? read_exactly() : zapped_by_all_;
   zapped_ns_ = zapped_.wall_ns;
   zapped_watch_ = run_time_ != nullptr ? run_time_->watch() : 0;
   note_zap(0, memory_->granule_count(), begun_ns_, zapped_ns_);
@@ -252,15 +257,22 @@ void Sampler::zap_all() {
 // The look of a sweep that was not done in groups. False: too early.
 bool Sampler::look_at_all(uint64_t* waited_ns) {
   RunTime::Reading now;
-  if (short_ && !wait_for_turn(&now)) {
-    due_ns_ = turn_again_ns << std::min(turns_++, turns_max);
-    return false;
-  }
-  if (!short_) now = read();
-  uint64_t ran_ns = RunTime::between(zapped_, now);
-  if (run_time_ != nullptr && ran_ns * enough_of_wait < wait_ns_) {
-    due_ns_ = std::clamp(wait_ns_ - ran_ns, again_ns_min, again_ns_max);
-    return false;
+  uint64_t ran_ns = 0;
+  if (short_) {
+    if (!wait_for_turn(&now, &ran_ns)) {
+      const uint64_t first_ns = idle_ ? again_ns_min : turn_again_ns;
+      due_ns_ = std::min(first_ns << std::min(turns_++, turns_max), again_ns_max);
+      return false;
+    }
+  } else {
+    now = read();
+    ran_ns = RunTime::between(zapped_, now);
+    if (run_time_ != nullptr && ran_ns * enough_of_wait < wait_ns_) {
+      // Each time twice as long: a program that does nothing is not to be looked at all the time.
+      due_ns_ =
+          std::min(std::max(wait_ns_ - ran_ns, again_ns_min) << std::min(turns_++, turns_max), again_ns_max);
+      return false;
+    }
   }
   const uint32_t count = memory_->granule_count();
   look(0, count);
@@ -268,7 +280,7 @@ bool Sampler::look_at_all(uint64_t* waited_ns) {
   *waited_ns = now.wall_ns - zapped_ns_;
   const uint64_t stood_ns = *waited_ns - ran_ns;
   const bool ran = stood_ns * 4 < *waited_ns;  // while this thread zaps and looks
-  if (short_ && !ran) ran_ns -= std::min(switch_ns_, ran_ns / 2);
+  if (short_ && !ran) ran_ns -= std::min(switch_ns, ran_ns / 2);
   expose(0, count, ran ? zapped_ns_ - begun_ns_ : 0, ran_ns, ran ? looked_ns - now.wall_ns : 0);
   if (timed_) std::fill(stood_ns_, stood_ns_ + count, static_cast<float>(stood_ns));
   return true;
@@ -294,7 +306,11 @@ void Sampler::note(uint32_t granule, PolicyMemory& policy, uint64_t now_ns) {
 SweepResult Sampler::count() {
   SweepResult result;
   for (uint32_t granule = 0; granule < memory_->granule_count(); ++granule) {
-    if (!is_sampled(granule)) continue;
+    if (!is_sampled(granule)) {  // without memory, or not looked at: what comes next is not of all that time
+      seen_ns_[granule] = 0;
+      if (memory_->residency(granule) == Residency::none) rates_.forget(granule);
+      continue;
+    }
     if (exposed_ns_[granule] < 0) {
       ++result.dropped;
       continue;

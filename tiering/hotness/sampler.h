@@ -99,7 +99,8 @@ class Sampler {
   bool scan(char* from, char* to, uint64_t* present_bytes, uint64_t* huge_bytes);
   void look(uint32_t first, uint32_t last);
   bool sweep_groups();
-  bool wait_for_turn(RunTime::Reading* now);
+  bool wait_for_turn(RunTime::Reading* now, uint64_t* ran_ns);
+  uint64_t ran_since_zap(RunTime::Reading* now);
   void zap_all();
   // sweep_groups.cc
   Ran sweep_group(uint32_t first, uint32_t last, uint64_t patience_ns);
@@ -134,9 +135,11 @@ class Sampler {
   uint64_t gap_ns_min_ = 50'000'000;
   uint64_t begun_ns_ = 0;
   uint64_t zapped_ns_ = 0, work_ns_ = 0;
-  RunTime::Reading zapped_;  // where the sweep is not done in groups: exact, for a short wait
+  RunTime::Reading zapped_;         // where the sweep is not done in groups: exact, for a short wait
+  RunTime::Reading zapped_by_all_;  // the same by all threads
   uint32_t zapped_watch_ = 0;
   uint32_t turns_ = 0;  // for which the program was waited in vain
+  uint32_t zaps_ = 0;   // of all granules, in this sweep
   uint64_t present_bytes_ = 0, huge_bytes_ = 0;
   float* exposed_ns_ = nullptr;  // in this sweep, of the time that the program ran; -1: not long enough to tell
   uint64_t* seen_ns_ = nullptr;  // when a sweep has told something of it last, by the clock of policies
@@ -144,9 +147,8 @@ class Sampler {
   // program did not run; of 1, decayed: the part of its exposure that the granule was not waited for.
   float *zapped_after_ns_ = nullptr, *first_touch_ns_ = nullptr, *stood_ns_ = nullptr, *unwatched_ = nullptr;
   AccessRates rates_;
-  uint64_t seen_ = 0;           // granules, ever
-  uint32_t next_sharp_ = 0;     // with which sharper looks go on
-  uint64_t switch_ns_ = 5'000;  // of the CPU time of a program that shares this processor, for each sleep
+  uint64_t seen_ = 0;        // granules, ever
+  uint32_t next_sharp_ = 0;  // with which sharper looks go on
   uint64_t window_offset_ = 0;
   uint64_t random_ = 0x9e3779b97f4a7c15u;
   bool begun_ = false;
@@ -155,6 +157,7 @@ class Sampler {
   bool beside_ = true;      // the program runs while this thread does: on another processor
   bool in_groups_ = false;  // the sweep was done in begin()
   bool short_ = false;      // its wait is
+  bool idle_ = false;       // nobody waited for a processor at the last look
   bool whole_ = true;       // granules are zapped whole; else a window of each
 };
 

@@ -16,12 +16,13 @@ constexpr uint64_t zap_ns_guess = 1'200;     // of a granule
 constexpr uint64_t spin_ns_max = 50'000;     // a sleep takes longer than that anyway
 constexpr uint64_t turn_ns_max = 4'000'000;  // with locks held, until the program's turn comes
 constexpr uint64_t sleep_ns_min = 20'000;
-constexpr uint64_t sharp_sleep_ns = 1'000;
+constexpr uint32_t polls_a_look = 16;     // whether it waits for a processor
+constexpr uint32_t zaps_max = 4;          // of a sweep: then it is taken as long as it became
 constexpr uint64_t too_long_ns = 50'000;  // beyond four waits: exposed so long that all are touched
 constexpr uint32_t sharp_looks = 16;      // a sweep
 constexpr float sharp_from = 1.5f;        // uses expected in a sweep's exposure
 constexpr uint32_t sharp_misses_max = 3;
-constexpr uint64_t sharp_ns_min = 500;
+constexpr uint64_t sharp_ns_min = 500, sharp_ns_max = 30'000;
 
 void sleep_ns(uint64_t ns) {
   const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(ns)};
@@ -81,26 +82,35 @@ bool Sampler::sweep_groups() {
   return true;
 }
 
+// By the watched threads' clocks, to the ns, and by the process' where others came to be watched, or none can be: of a thread that
+// does not run now that is as exact.
+uint64_t Sampler::ran_since_zap(RunTime::Reading* now) {
+  *now = read_exactly();
+  if (run_time_ == nullptr) return RunTime::between(zapped_, *now);
+  const uint64_t watched_ns = run_time_->watch() == zapped_watch_ ? RunTime::between(zapped_, *now) : 0;
+  return std::max(watched_ns, RunTime::between(zapped_by_all_, read()));
+}
+
 // A short wait for a program that shares this thread's processor, or has none now. Its turn comes seldom, and
-// nothing is used meanwhile: so all granules wait for it together, however long, some milliseconds of it at a time.
-// False: it has not run enough yet.
-bool Sampler::wait_for_turn(RunTime::Reading* now) {
+// nothing is used meanwhile: so all granules wait for it together, however long, some milliseconds of it at a time, and not while
+// nobody waits for a processor. False: it has not run enough yet.
+bool Sampler::wait_for_turn(RunTime::Reading* now, uint64_t* ran_ns) {
   const uint64_t end_ns = monotonic_ns() + turn_ns_max;
-  for (;;) {
-    *now = read_exactly();
-    const uint32_t watch = run_time_ != nullptr ? run_time_->watch() : 0;
-    const uint64_t ran_ns = RunTime::between(zapped_, *now);
-    if (watch != zapped_watch_ || ran_ns > 4 * wait_ns_ + too_long_ns) {
+  for (uint32_t polls = 0;; ++polls) {
+    *ran_ns = ran_since_zap(now);
+    if (*ran_ns > 4 * wait_ns_ + too_long_ns && zaps_ < zaps_max) {
       zap_all();
-    } else if (ran_ns + ran_ns / 8 >= wait_ns_) {
+    } else if (*ran_ns + *ran_ns / 8 >= wait_ns_) {
       return true;
     }
-    if (now->wall_ns >= end_ns) return false;
-    sleep_ns(std::max(wait_ns_ - std::min(ran_ns, wait_ns_), sleep_ns_min));
+    if (polls % polls_a_look == (turns_ == 0 ? polls_a_look - 1 : 0))
+      idle_ = run_time_ != nullptr && !run_time_->wants_to_run();
+    if (now->wall_ns >= end_ns || idle_) return false;
+    sleep_ns(std::max(wait_ns_ - std::min(*ran_ns, wait_ns_), sleep_ns_min));
   }
 }
 
-// What is always touched may be used a little or very much. Each by itself can be exposed for a microsecond or two:
+// What is always touched may be used a little or very much. Each by itself can be exposed for some microseconds:
 // some of them, others each sweep.
 void Sampler::look_sharper() {
   const uint32_t count = memory_->granule_count();
@@ -119,27 +129,20 @@ void Sampler::look_sharper() {
 // For as long as the granule is used twice in, as it seems: that tells most. False: the program did not run.
 bool Sampler::look_sharper_at(uint32_t granule) {
   const uint8_t touched = touched_[granule];
-  const float twice_ns = 2 * exposed_ns_[granule] / rates_.expected(granule, exposed_ns_[granule]);
+  const auto twice_ns = static_cast<uint64_t>(std::clamp(
+      2e9f / rates_.expected(granule, 1), static_cast<float>(sharp_ns_min), static_cast<float>(sharp_ns_max)));
   const RunTime::Reading begin = read_exactly();
   zap(granule, granule + 1);
   const RunTime::Reading zapped = read_exactly();
-  if (beside_)
-    while (monotonic_ns() < begin.wall_ns + static_cast<uint64_t>(twice_ns)) continue;
-  else
-    sleep_ns(sharp_sleep_ns);
+  while (monotonic_ns() < begin.wall_ns + twice_ns) continue;
   const RunTime::Reading waited = read_exactly();
   look(granule, granule + 1);
   const RunTime::Reading looked = read_exactly();
   const bool found = touched_[granule] != 0;
   touched_[granule] = touched;  // as the sweep saw it
   if (RunTime::between(begin, looked) * 8 < looked.wall_ns - begin.wall_ns) return false;
-  uint64_t ran_ns = RunTime::between(zapped, waited) +
-                    (RunTime::between(begin, zapped) + RunTime::between(waited, looked)) / 2;
-  // The shortest seen is what it takes to switch to the program and back.
-  if (!beside_) {
-    switch_ns_ = std::min(switch_ns_ + switch_ns_ / 64, ran_ns);
-    ran_ns -= switch_ns_ - std::min(switch_ns_, sharp_sleep_ns);
-  }
+  const uint64_t ran_ns = RunTime::between(zapped, waited) +
+                          (RunTime::between(begin, zapped) + RunTime::between(waited, looked)) / 2;
   rates_.sharpen(granule, found, static_cast<float>(std::max(ran_ns, sharp_ns_min)) * 1e-9f);
   return true;
 }

@@ -44,22 +44,28 @@ EngineThread::EngineThread() {
 
 EngineThread::~EngineThread() {
   if (place_ < 0) return;
-  threads[place_].store(-1, std::memory_order_relaxed);
+  // Counted twice for a moment rather than not at all: the program's time never jumps ahead.
   ended_ns.fetch_add(clock_ns(CLOCK_THREAD_CPUTIME_ID) - before[place_].load(std::memory_order_relaxed),
                      std::memory_order_relaxed);
-  threads[place_].store(0, std::memory_order_relaxed);
+  threads[place_].store(0, std::memory_order_release);  // release: pairs with engine_threads_cpu_ns()
+}
+
+bool is_engine_thread(int thread) {
+  for (const std::atomic<int>& one : threads)
+    if (one.load(std::memory_order_relaxed) == thread) return true;
+  return false;
 }
 
 uint64_t engine_threads_cpu_ns() {
-  uint64_t sum = ended_ns.load(std::memory_order_relaxed);
+  uint64_t sum = 0;
   for (int place = 0; place < places; ++place) {
-    // acquire: pairs with EngineThread()
+    // acquire: pairs with EngineThread() and its end
     const int thread = threads[place].load(std::memory_order_acquire);
     if (thread <= 0) continue;
     const uint64_t now = thread_cpu_ns(thread), then = before[place].load(std::memory_order_relaxed);
     if (now > then) sum += now - then;
   }
-  return sum;
+  return sum + ended_ns.load(std::memory_order_relaxed);
 }
 
 void forget_engine_threads() {

@@ -26,6 +26,7 @@ class EngineThread {
 
 // CPU time of all such threads, those that have ended included, in ns.
 uint64_t engine_threads_cpu_ns();
+bool is_engine_thread(int thread);
 // In a child of fork, which has none of them.
 void forget_engine_threads();
 

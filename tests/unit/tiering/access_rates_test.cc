@@ -63,6 +63,20 @@ TEST_CASE("AccessRates: a granule that is used otherwise than it was is known af
   CHECK(looked.rate(1) > 5 * looked.rate(0));
 }
 
+TEST_CASE(
+    "AccessRates: one very long look, as after a pause, is not the mean of the next hundred; what is forgotten "
+    "is unknown") {
+  Looked looked(64);
+  for (int sweep = 0; sweep < 100; ++sweep) looked.look(0, 500, 2e-3);
+  looked.rates.note(0, true, 3600);
+  for (int sweep = 0; sweep < 20; ++sweep) looked.look(0, 500, 2e-3);
+  CHECK(looked.rate(0) > 500.0 / 3);
+  CHECK(looked.rate(0) < 500.0 * 3);
+  CHECK(looked.estimates[0].exposed_s / looked.estimates[0].looks < 0.02f);
+  looked.rates.forget(0);
+  CHECK(looked.rate(0) == 0);
+}
+
 TEST_CASE("AccessRates: nothing looked at is nothing known, and nonsense does no harm") {
   Looked looked(2);
   CHECK(looked.rates.ddr_share(looked.facts) < 0);

@@ -2,8 +2,11 @@
 // Time that the program ran: the clock itself, and what counts in it.
 #include "tiering/hotness/run_time.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "tests/support/eventually.h"
 #include "tests/support/skip.h"
@@ -25,8 +28,8 @@ struct Cpu {
   static uint64_t read(void* self) { return static_cast<Cpu*>(self)->ns.load(); }
 };
 
-void spin(std::chrono::milliseconds time) {
-  const uint64_t end_ns = tiering::monotonic_ns() + static_cast<uint64_t>(time.count()) * 1'000'000;
+void spin(std::chrono::microseconds time) {
+  const uint64_t end_ns = tiering::monotonic_ns() + static_cast<uint64_t>(time.count()) * 1'000;
   for (volatile uint64_t i = 0; tiering::monotonic_ns() < end_ns;) i = i + 1;
 }
 
@@ -115,6 +118,71 @@ TEST_CASE("Sampler: a sweep waits until the program has run, and its exposure is
       CHECK(rate.exposed_s < 1.2f * 1e-9f * static_cast<float>(wait_ns));
     }
   }
+}
+
+TEST_CASE("Sampler: a program that does nothing is looked at less and less often, and for a moment each time") {
+  for (const uint64_t wait_ns : {20'000'000u, 1'200'000u, 200'000u, 20'000u}) {
+    TwoFiles files(8, 64 * kib);
+    REQUIRE(files.memory.map(0, 8, Residency::ddr) == 0);
+    const tiering::EngineThread engine_thread;  // this one: the program has no other that runs
+    RunTime time;
+    time.open();
+    tiering::Sampler sampler;
+    const int failed = sampler.open(&files.memory, &time);
+    if (failed != 0) TERRACE_SKIP(pagemap_scan, "no PAGEMAP_SCAN, errno " << failed);
+    if (failed != 0) return;
+    time.look_for_threads(tiering::monotonic_ns());
+    sampler.set_wait_ns(wait_ns);
+    tiering::PolicyMemory policy{};
+    sampler.begin(tiering::monotonic_ns());
+    uint64_t cpu_ns = 0;
+    for (int look = 0; look < 12; ++look) {
+      const uint64_t begin_ns = tiering::thread_cpu_ns(::gettid());
+      REQUIRE(!sampler.finish(policy, tiering::monotonic_ns(), 0.3f).finished);
+      cpu_ns += tiering::thread_cpu_ns(::gettid()) - begin_ns;
+    }
+    CHECK(sampler.due_ns() == 250'000'000);
+    CHECK(cpu_ns < 12 * 1'000'000);
+  }
+}
+
+// As a server's at a low load: another thread each time, a tenth of a millisecond now and then.
+TEST_CASE("Sampler: a sweep ends though others run each time, and none for long") {
+  TwoFiles files(8, 64 * kib);
+  REQUIRE(files.memory.map(0, 8, Residency::ddr) == 0);
+  const tiering::EngineThread engine_thread;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < 4; ++worker)
+    workers.emplace_back([&stop, worker] {
+      ::usleep(static_cast<useconds_t>(worker) * 200'000);
+      while (!stop) {
+        spin(std::chrono::microseconds(100));
+        ::usleep(800'000);
+      }
+    });
+  RunTime time;
+  time.open();
+  tiering::Sampler sampler;
+  const int failed = sampler.open(&files.memory, &time);
+  bool finished = failed != 0;
+  if (failed == 0) {
+    ::usleep(1'000'000);  // what it takes to begin threads
+    time.look_for_threads(tiering::monotonic_ns());
+    sampler.set_wait_ns(1'000'000);
+    tiering::PolicyMemory policy{};
+    sampler.begin(tiering::monotonic_ns());
+    for (const uint64_t end_ns = tiering::monotonic_ns() + 20'000'000'000;
+         !finished && tiering::monotonic_ns() < end_ns;) {
+      ::usleep(static_cast<useconds_t>(sampler.due_ns() / 1000));
+      time.look_for_threads(tiering::monotonic_ns());
+      finished = sampler.finish(policy, tiering::monotonic_ns(), 0.3f).finished;
+    }
+  }
+  stop = true;
+  for (std::thread& worker : workers) worker.join();
+  if (failed != 0) TERRACE_SKIP(pagemap_scan, "no PAGEMAP_SCAN, errno " << failed);
+  CHECK(finished);
 }
 
 TEST_CASE("Engine: while the program does not run nothing is demoted, whatever is touched meanwhile") {
