@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <fstream>
 
-#include "bench/tiering/busy.h"
 #include "bench/tiering/support.h"
 
 int main(int argc, char** argv) {
@@ -15,19 +14,8 @@ int main(int argc, char** argv) {
   app.add_flag("--smoke", sizes.smoke, "A short run, to see that it works");
   app.add_option("--json", json_file, "Also write the numbers there");
   app.add_option("--soak", sizes.soak_s, "Seconds of the soak (default 60)");
-  app.add_option("--part", part,
-                 "One of: mover, sampler, policy, busy, soak (default: all); program: what busy measures");
-  BusyOptions program;
-  app.add_option("--granules", program.granules, "program: of 2 MiB")->group("");
-  app.add_option("--ddr-granules", program.ddr_granules, "program: of them in DDR at most")->group("");
-  app.add_option("--hot-granules", program.hot_granules, "program: share of them; 0: Zipf's law")->group("");
-  app.add_option("--begin", program.begin_cpu_s, "program: s of CPU time until it is judged")->group("");
-  app.add_option("--jump", program.jump_cpu_s, "program: the same after a jump of the hot set")->group("");
-  app.add_option("--stationary", program.stationary_wall_s, "program: s in which swaps are counted")->group("");
-  app.add_option("--on", program.processor, "program: the processor that it runs on")->group("");
-  app.add_flag("--heap", program.heap, "program: memory of malloc")->group("");
+  app.add_option("--part", part, "One of: mover, sampler, policy, soak (default: all)");
   CLI11_PARSE(app, argc, argv);
-  if (part == "program") return run_busy_program(program);
   if (sizes.smoke) {
     sizes.rounds = 1;
     sizes.soak_s = 2;
@@ -37,7 +25,6 @@ int main(int argc, char** argv) {
   if (part.empty() || part == "mover") measure_mover(sizes, out);
   if (part.empty() || part == "sampler") measure_sampler(sizes, out);
   if (part.empty() || part == "policy") measure_policy(sizes, out);
-  if (part.empty() || part == "busy") measure_busy(sizes, out);
   if (part.empty() || part == "soak") measure_soak(sizes, out);
   if (!json_file.empty()) {
     std::ofstream file(json_file);

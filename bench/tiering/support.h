@@ -70,7 +70,6 @@ bool in_huge_pages(const void* at, uint64_t bytes);
 void measure_mover(const Sizes& sizes, nlohmann::json& out);
 void measure_sampler(const Sizes& sizes, nlohmann::json& out);
 void measure_policy(const Sizes& sizes, nlohmann::json& out);
-void measure_busy(const Sizes& sizes, nlohmann::json& out);
 void measure_soak(const Sizes& sizes, nlohmann::json& out);
 
 }  // namespace terrace::bench

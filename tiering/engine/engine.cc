@@ -13,13 +13,10 @@
 
 #include <algorithm>
 
-#include "tiering/migration/engine_threads.h"
-
 namespace terrace::tiering {
 namespace {
 
 constexpr uint64_t sleep_ns_min = 50'000;
-constexpr uint32_t sweeps_at_start = 12;  // soon one after the other
 
 }  // namespace
 
@@ -31,7 +28,6 @@ int Engine::open(const EngineOptions& options) {
   tables_ = static_cast<char*>(table);
   notes_.open(tables_);
   moves_ = reinterpret_cast<Move*>(tables_ + NoteRing::bytes);
-  run_time_.open(options.read_cpu, options.read_cpu_owner);
   // Before any thread of ours, so that those inherit it.
   if (options.access_events) events_.open();
   Mover& mover = mover_.mover();
@@ -58,7 +54,6 @@ void Engine::close() {
 
 void Engine::abandon_in_child() {
   abandoned_ = true;
-  forget_engine_threads();
   lock_.reset_in_child();
   mover_.mover().abandon();
   events_.close();
@@ -113,7 +108,7 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
     if (range.memory != nullptr) continue;
     // A kernel before 6.7, or a process that may not look at itself: announcements and guards are all it sees.
     if (options_.sweep_gap_ns_min != 0) range.sampler.set_gap_min(options_.sweep_gap_ns_min);
-    const bool blind = range.sampler.open(memory, &run_time_) != 0;
+    const bool blind = range.sampler.open(memory) != 0;
     range.options = options;
     if (range.options.policy == nullptr) range.options.policy = &policies()[0];
     range.options.name = "";  // the caller's text
@@ -123,9 +118,7 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
     if (events_.opened(EventSource::minor_faults)) range.sampler.expect_first_touches();
     range.sweep_due_ns = blind ? UINT64_MAX : 0;
     range.plan_due_ns = 0;
-    range.swept_ns = 0;
-    range.sweeps_in_haste = sweeps_at_start;
-    range.cxl_touched_share = 1;
+    range.ddr_accesses = range.cxl_accesses = 0;
     range.lost_memory = false;
     range.memory = memory;
     if (i >= range_count_) range_count_ = i + 1;
@@ -167,7 +160,6 @@ MoveResult Engine::move_now(uint32_t index, uint32_t first, uint32_t count, Resi
 }
 
 void Engine::run() {
-  const EngineThread engine_thread;
   ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // sweeps are short
   while (!stopping_.load(std::memory_order_relaxed)) {
     const uint32_t word = wake_word_.load(std::memory_order_acquire);  // acquire: pairs with wake()

@@ -24,7 +24,6 @@
 #include "tiering/engine/range_state.h"
 #include "tiering/engine/tier_page_writer.h"
 #include "tiering/hotness/access_events.h"
-#include "tiering/hotness/run_time.h"
 #include "tiering/migration/copy.h"
 #include "tiering/migration/tiered_memory.h"
 #include "tiering/policy/policy.h"
@@ -48,10 +47,6 @@ struct EngineOptions {
   // Look at the kernel's records of faults and the PMU's samples, what of them is permitted. Off: records cost
   // the whole program, also where it uses no range.
   bool access_events = false;
-  // The CPU time of the program's threads: the seam of tests. nullptr: the kernel's clocks, migration's own
-  // threads left out.
-  ReadCpuTime read_cpu = nullptr;
-  void* read_cpu_owner = nullptr;
 };
 
 class Engine {
@@ -145,7 +140,6 @@ class Engine {
   EngineOptions options_;
   RangeMover mover_;
   AccessEvents events_;
-  RunTime run_time_;
   NoteRing notes_;
   TierPageWriter page_;
   RangeState ranges_[ranges_max];

@@ -47,9 +47,7 @@ struct RangeState {
   layout::TierRange* shown = nullptr;  // of the tier page
   uint8_t* cells = nullptr;
   uint64_t sweep_due_ns = 0, plan_due_ns = 0;
-  uint64_t swept_ns = 0;         // the last sweep's end, by the clock of policies
-  uint32_t sweeps_in_haste = 0;  // still to come, soon one after the other
-  float cxl_touched_share = 0;   // of the touched granules those in CXL, smoothed
+  double ddr_accesses = 0, cxl_accesses = 0;  // decayed, as the sampler sees them
   uint64_t copied_bytes = 0, copied_shown_bytes = 0, shown_ns = 0;
   bool lost_memory = false;
   bool paused_meanwhile = false;  // forked: what it was, or was asked to be since

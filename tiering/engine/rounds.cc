@@ -11,18 +11,7 @@ namespace {
 
 constexpr uint64_t divide_every_ns = 2'000'000'000;
 constexpr uint64_t sleep_ns_max = 1'000'000'000;
-// A sweep is worth its cost when the program has run for so long since the last one.
-constexpr uint64_t run_ns_between_sweeps = 1'000'000;
-// Granules have been looked at so often before any is taken for colder than another.
-constexpr float times_seen_to_swap = 8;
-// At the start, and when suddenly what lies in CXL is used: so many sweeps, so soon one after the other.
-constexpr uint32_t sweeps_in_haste = 12;
-constexpr uint32_t sweeps_a_plan_in_haste = 4;
-constexpr uint64_t haste_gap_ns = 20'000'000;
-constexpr uint64_t haste_cost_share = 20;  // a twentieth of a processor
-constexpr float haste_from = 0.25f;        // more of the touched granules lie in CXL than lately
-constexpr float touched_share_learns = 0.1f;
-constexpr uint32_t touched_that_tell = 4;
+constexpr double hit_share_keeps = 0.8;  // of the estimate's weight from one plan to the next
 // A memory sample stands for loads of a line each, a noted access for about a page of them.
 constexpr uint64_t lines_a_note = 64;
 
@@ -61,7 +50,7 @@ void Engine::take_note(const Note& note) {
       granules[granule].next_use_ns = note.when_ns;
       ++range.page.announced;
     } else {
-      terrace::tiering::note_access(granules[granule], range.policy_memory, run_time_.at_ns(note.when_ns),
+      terrace::tiering::note_access(granules[granule], range.policy_memory, note.when_ns,
                                     static_cast<float>(note.accesses));
     }
   }
@@ -98,58 +87,29 @@ void Engine::take_events() {
       this);
 }
 
-// What was found suggests that the program uses other granules than it did.
-static void notice_change(RangeState& range, const SweepResult& result) {
-  if (range.sweeps_in_haste > 0 && --range.sweeps_in_haste % sweeps_a_plan_in_haste == 0) range.plan_due_ns = 0;
-  if (result.seen < std::max(result.dropped, 1u) || result.touched < touched_that_tell) return;
-  const float share = static_cast<float>(result.cxl_touched) / static_cast<float>(result.touched);
-  const bool changed = share > range.cxl_touched_share + haste_from;
-  if (changed && range.sweeps_in_haste == 0) {
-    range.sweeps_in_haste = sweeps_in_haste;
-    range.cxl_touched_share = share;  // once, should it stay so
-  }
-  range.cxl_touched_share += touched_share_learns * (share - range.cxl_touched_share);
-}
-
 void Engine::sample(RangeState& range, uint64_t now_ns) {
-  Sampler& sampler = range.sampler;
   const uint32_t granules = std::max(range.memory->granule_count(), 1u);
-  if (!sampler.begun()) {
-    if (range.swept_ns != 0 && run_time_.now_ns() < range.swept_ns + run_ns_between_sweeps) {
-      range.sweep_due_ns = now_ns + sampler.gap_ns();
-      return;
-    }
-    sampler.begin(now_ns);
-    range.sweep_due_ns = monotonic_ns() + sampler.due_ns();
-    if (sampler.due_ns() > 0) return;
+  if (!range.sampler.begun()) {
+    range.sampler.begin(now_ns);
+    range.sweep_due_ns = monotonic_ns() + range.sampler.due_ns();
+    if (range.sampler.due_ns() > 0) return;
     now_ns = monotonic_ns();
   }
   take_events();
   const float fits = static_cast<float>(range.options.ddr_granules_max) / static_cast<float>(granules);
-  const SweepResult result = sampler.finish(range.policy_memory, now_ns, std::clamp(fits, 0.05f, 0.5f));
-  if (!result.finished) {
-    range.sweep_due_ns = monotonic_ns() + sampler.due_ns();
-    return;
-  }
-  if (result.seen > 0) ++range.page.sweeps;
+  const SweepResult result = range.sampler.finish(range.policy_memory, now_ns, std::clamp(fits, 0.05f, 0.5f));
+  ++range.page.sweeps;
   range.page.sampler_ns += result.cost_ns;
-  range.swept_ns = run_time_.now_ns();
-  notice_change(range, result);
-  // In haste a sweep may cost more, but not all of a processor; and where nothing is seen there is none.
-  const bool haste = result.seen > 0 && (sampler.searching() || range.sweeps_in_haste > 0);
-  const uint64_t gap_ns =
-      haste ? std::min(std::max(haste_gap_ns, result.cost_ns * haste_cost_share), sampler.gap_ns())
-            : sampler.gap_ns();
-  range.sweep_due_ns = now_ns + gap_ns - std::min(gap_ns, result.wait_ns);
+  range.ddr_accesses += result.ddr_accesses;
+  range.cxl_accesses += result.cxl_accesses;
+  range.sweep_due_ns = now_ns + range.sampler.gap_ns() - std::min(range.sampler.gap_ns(), result.wait_ns);
 }
 
 void Engine::plan_and_move(RangeState& range, uint64_t now_ns) {
   TieredMemory& memory = *range.memory;
   mark_busy(range, now_ns);
   PlanInput input;
-  input.now_ns = run_time_.now_ns();
-  input.uses_now_ns = now_ns;
-  input.may_swap = !range.sampler.opened() || range.sampler.times_seen() >= times_seen_to_swap;
+  input.now_ns = now_ns;
   input.granules = memory.granules();
   input.granule_bytes = memory.granule_bytes();
   input.ddr_granules = memory.ddr_granules();
@@ -159,7 +119,6 @@ void Engine::plan_and_move(RangeState& range, uint64_t now_ns) {
   input.moves_max =
       std::min<uint64_t>(mover_.budget().allowance(now_ns) / memory.granule_bytes(), moves_per_round);
   input.costs = mover_.costs();
-  if (range.sampler.opened()) input.rates = range.sampler.rates().estimates();
   if (input.moves_max > 0) {
     const std::span<Move> moves{moves_, static_cast<size_t>(input.moves_max)};
     const size_t count = range.options.policy->plan(input, range.policy_memory, memory.scratch(), moves);
@@ -167,6 +126,8 @@ void Engine::plan_and_move(RangeState& range, uint64_t now_ns) {
     report_outcome(range.policy_memory, outcome.done, outcome.failed);
   }
   pass_uses(range, now_ns);
+  range.ddr_accesses *= hit_share_keeps;
+  range.cxl_accesses *= hit_share_keeps;
 }
 
 void Engine::divide_ddr(uint64_t now_ns) {
@@ -185,7 +146,7 @@ void Engine::divide_ddr(uint64_t now_ns) {
   }
   if (count == 0) return;
   for (uint32_t i = 0; i < count; ++i) ranges_[indices[i]].memory->lock().enter();
-  share_ddr({shares, count}, options_.ddr_granules_shared, run_time_.now_ns());
+  share_ddr({shares, count}, options_.ddr_granules_shared, now_ns);
   for (uint32_t i = 0; i < count; ++i) ranges_[indices[i]].memory->lock().leave();
   for (uint32_t i = 0; i < count; ++i) ranges_[indices[i]].set_ddr_granules_max(shares[i].ddr_granules_max);
 }
@@ -214,7 +175,7 @@ void Engine::obey(RangeState& range) {
     range.set_paused(request->paused);
     range.plan_due_ns = 0;  // shown at once
   }
-  page_.publish(range, mover_.budget().bytes_per_s(), monotonic_ns(), run_time_.now_ns());
+  page_.publish(range, mover_.budget().bytes_per_s(), monotonic_ns());
   page_.answer(range, *request, answer);
 }
 
@@ -228,15 +189,13 @@ uint64_t Engine::round_of(RangeState& range) {
   now_ns = monotonic_ns();
   if (now_ns >= range.plan_due_ns) {
     if (running) plan_and_move(range, now_ns);
-    page_.publish(range, mover_.budget().bytes_per_s(), now_ns, run_time_.now_ns());
+    page_.publish(range, mover_.budget().bytes_per_s(), now_ns);
     range.plan_due_ns = now_ns + options_.round_ns;
   }
   return running ? std::min(range.sweep_due_ns, range.plan_due_ns) : range.plan_due_ns;
 }
 
 uint64_t Engine::round() {
-  run_time_.look_for_threads(monotonic_ns());
-  run_time_.now_ns();
   take_events();
   take_notes();
   uint64_t next_ns = monotonic_ns() + sleep_ns_max;

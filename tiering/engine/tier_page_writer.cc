@@ -187,22 +187,21 @@ void TierPageWriter::hide(RangeState& range) {
 }
 
 // All but the requests, word by word: a reader may see numbers of two rounds, never half a number.
-void TierPageWriter::publish(RangeState& range, uint64_t copy_bytes_per_s_max, uint64_t now_ns,
-                             uint64_t program_ns) {
+void TierPageWriter::publish(RangeState& range, uint64_t copy_bytes_per_s_max, uint64_t now_ns) {
   const TieredMemory& memory = *range.memory;
   TierRange& page = range.page;
   page.ddr_bytes = memory.ddr_granules() * memory.granule_bytes();
   page.cxl_bytes = memory.cxl_granules() * memory.granule_bytes();
   page.copy_bytes_per_s_max = copy_bytes_per_s_max;
-  const double share = range.sampler.opened() ? range.sampler.rates().ddr_share(range.memory->granules()) : -1;
-  page.ddr_hit_permille = share > 0 ? static_cast<uint32_t>(1000 * share) : 0;
+  const double all = range.ddr_accesses + range.cxl_accesses;
+  page.ddr_hit_permille = all > 0 ? static_cast<uint32_t>(1000 * range.ddr_accesses / all) : 0;
   count_copies(range, now_ns);
   if (range.shown == nullptr) return;
   const auto* from = reinterpret_cast<const uint64_t*>(&page);
   auto* to = reinterpret_cast<uint64_t*>(range.shown);
   for (size_t word = 0; word < offsetof(TierRange, request) / sizeof(uint64_t); ++word)
     std::atomic_ref<uint64_t>(to[word]).store(from[word], std::memory_order_relaxed);
-  draw_cells(range, program_ns);
+  draw_cells(range, now_ns);
 }
 
 std::optional<TierRequest> TierPageWriter::asked(const RangeState& range) const {

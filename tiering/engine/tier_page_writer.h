@@ -34,8 +34,7 @@ class TierPageWriter {
   bool show(RangeState& range, uint32_t index);
   void hide(RangeState& range);
   // Numbers and cells as they are now.
-  // `program_ns`: now, by the clock of policies.
-  void publish(RangeState& range, uint64_t copy_bytes_per_s_max, uint64_t now_ns, uint64_t program_ns);
+  void publish(RangeState& range, uint64_t copy_bytes_per_s_max, uint64_t now_ns);
 
   // One that is not answered yet.
   std::optional<TierRequest> asked(const RangeState& range) const;

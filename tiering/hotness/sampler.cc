@@ -12,8 +12,6 @@
 
 #include <algorithm>
 
-#include "tiering/policy/numbers.h"
-
 namespace terrace::tiering {
 namespace {
 
@@ -34,55 +32,47 @@ constexpr size_t regions_max = 4096;
 constexpr uint64_t window_bytes = 64 * 1024;
 constexpr uint64_t wait_ns_min = 2'000;
 constexpr uint64_t groups_wait_ns_max = 1'000'000;  // up to here a sweep goes group by group
-constexpr float far_off = 3;                        // from the share of touched granules that is aimed at
+constexpr uint64_t groups_ns_max = 10'000'000;      // and takes about this at most
+constexpr uint32_t group_granules_min = 16;
+constexpr uint64_t zap_ns_guess = 1'200;  // of a granule
+constexpr uint64_t spin_ns_max = 50'000;  // a sleep takes longer than that anyway
 constexpr uint8_t touched_small = 1, touched_huge = 2;
 constexpr float unwatched_learns = 0.125f;
 constexpr float unwatched_max = 0.95f;  // what zaps and faults themselves take is of that order
 constexpr uint64_t wait_ns_max = 1'000'000'000;
 constexpr uint64_t gap_ns_max = 2'000'000'000;
-constexpr uint64_t cost_share = 150;         // less than a hundredth of a processor: moves cost, too
+constexpr uint64_t cost_share = 100;         // a hundredth of a processor
 constexpr uint64_t refault_huge_ns = 1'500;  // what a touched granule costs the program
 constexpr uint64_t refault_window_ns = 4'000;
 
-constexpr uint64_t turn_again_ns =
-    50'000;  // others have the locks in between; each time twice as long, so often:
-constexpr uint32_t turns_max = 12;
-constexpr uint64_t again_ns_min = 1'000'000, again_ns_max = 250'000'000;  // a look that came too early
-constexpr uint64_t switch_ns =
-    5'000;  // of the CPU time of a program that shares this processor, for each sleep
-
-uint64_t own_cpu_ns() {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+void wait(uint64_t ns) {
+  const uint64_t end_ns = monotonic_ns() + ns;
+  if (ns > spin_ns_max) {
+    const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(ns - spin_ns_max)};
+    ::nanosleep(&time, nullptr);
+  }
+  while (monotonic_ns() < end_ns) continue;
 }
 
 }  // namespace
 
-int Sampler::open(TieredMemory* memory, RunTime* run_time) {
+int Sampler::open(TieredMemory* memory) {
   memory_ = memory;
-  run_time_ = run_time;
   wait_ns_ = 1'000'000;
-  short_wait_ns_ = wait_ns_min;
-  long_wait_ns_ = wait_ns_max;
   gap_ns_ = gap_ns_min_;
-  seen_ = next_sharp_ = 0;
-  whole_ = searching_ = beside_ = true;
+  last_begun_ns_ = 0;
+  whole_ = true;
   timed_ = false;
   const size_t touched = (memory->granule_count() + 4095) & ~size_t{4095};
-  table_bytes_ = touched * (1 + 5 * sizeof(float) + sizeof(uint64_t) + sizeof(RateEstimate)) +
-                 regions_max * sizeof(ScanRegion);
+  const size_t exposed = touched * sizeof(float);
+  table_bytes_ = touched + 4 * exposed + regions_max * sizeof(ScanRegion);
   void* table = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (table == MAP_FAILED) return errno;
   touched_ = static_cast<uint8_t*>(table);
-  seen_ns_ = reinterpret_cast<uint64_t*>(touched_ + touched);
-  auto* rates = reinterpret_cast<RateEstimate*>(seen_ns_ + touched);
-  rates_.open({rates, memory->granule_count()});
-  exposed_ns_ = reinterpret_cast<float*>(rates + touched);
+  exposed_ns_ = reinterpret_cast<float*>(touched_ + touched);
   zapped_after_ns_ = exposed_ns_ + touched;
   first_touch_ns_ = zapped_after_ns_ + touched;
-  stood_ns_ = first_touch_ns_ + touched;
-  unwatched_ = stood_ns_ + touched;
+  unwatched_ = first_touch_ns_ + touched;
   regions_ = unwatched_ + touched;
   pagemap_fd_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   uint64_t present = 0, huge = 0;
@@ -98,23 +88,7 @@ void Sampler::close() {
   if (touched_ != nullptr) ::munmap(touched_, table_bytes_);
   pagemap_fd_ = -1;
   touched_ = nullptr;
-  rates_ = {};
   begun_ = false;
-}
-
-RunTime::Reading Sampler::read() {
-  if (run_time_ != nullptr) return run_time_->read();
-  const uint64_t now_ns = monotonic_ns();
-  return {.wall_ns = now_ns, .cpu_ns = now_ns};
-}
-
-uint64_t Sampler::program_now_ns(uint64_t now_ns) {
-  return run_time_ != nullptr ? run_time_->now_ns() : now_ns;
-}
-
-float Sampler::times_seen() const {
-  const uint32_t count = memory_->ddr_granules() + memory_->cxl_granules();
-  return static_cast<float>(seen_) / static_cast<float>(std::max(count, 1u));
 }
 
 // Marks the granules in which something is present.
@@ -195,6 +169,52 @@ void Sampler::look(uint32_t first, uint32_t last) {
   }
 }
 
+// Group after group: zap, wait, look. A group is so small that zapping it takes no longer than the wait, or as
+// small as pays.
+void Sampler::sweep_groups() {
+  const uint32_t count = memory_->granule_count();
+  uint32_t group = group_granules_min;
+  const uint64_t each_ns = wait_ns_ + group_granules_min * zap_ns_guess;
+  if (count / group * each_ns > groups_ns_max)
+    group = static_cast<uint32_t>(count * each_ns / groups_ns_max + 1);
+  for (uint32_t first = 0; first < count; first += group) {
+    const uint32_t last = std::min(first + group, count);
+    const uint64_t begin_ns = monotonic_ns();
+    zap(first, last);
+    const uint64_t zapped_ns = monotonic_ns();
+    note_zap(first, last, begin_ns, zapped_ns);
+    wait(wait_ns_);
+    const uint64_t waited_ns = monotonic_ns();
+    look(first, last);
+    const uint64_t looked_ns = monotonic_ns();
+    expose(first, last, zapped_ns - begin_ns, waited_ns - zapped_ns, looked_ns - waited_ns);
+    work_ns_ += zapped_ns - begin_ns + looked_ns - waited_ns;
+  }
+}
+
+// How long each granule of a group was without its translation. Zapping and looking go through it in order, and
+// take their time.
+void Sampler::expose(uint32_t first, uint32_t last, uint64_t zap_ns, uint64_t wait_ns, uint64_t look_ns) {
+  const auto zapping = static_cast<float>(zap_ns), waiting = static_cast<float>(wait_ns),
+             looking = static_cast<float>(look_ns);
+  const auto count = static_cast<float>(last - first);
+  for (uint32_t granule = first; granule < last; ++granule) {
+    const float place = static_cast<float>(granule - first) / count;
+    exposed_ns_[granule] = waiting + zapping * (1 - place) + looking * place;
+  }
+}
+
+// When each granule of a group lost its translation.
+void Sampler::note_zap(uint32_t first, uint32_t last, uint64_t begin_ns, uint64_t end_ns) {
+  if (!timed_) return;
+  const auto before = static_cast<float>(begin_ns - std::min(begin_ns, begun_ns_));
+  const float each = static_cast<float>(end_ns - begin_ns) / static_cast<float>(last - first);
+  for (uint32_t granule = first; granule < last; ++granule) {
+    zapped_after_ns_[granule] = before + each * static_cast<float>(granule - first);
+    first_touch_ns_[granule] = -1;
+  }
+}
+
 void Sampler::note_first_touch(uint32_t granule, uint64_t offset, uint64_t when_ns) {
   if (!timed_ || !begun_ || when_ns < begun_ns_) return;
   if (!whole_ && offset - window_offset_ >= window_bytes) return;
@@ -214,9 +234,7 @@ float Sampler::watched(uint32_t granule) {
   const float first = first_touch_ns_[granule];
   // Touched without a fault that was told, as when the ring was full: nothing is learned.
   if (!touched || first >= 0) {
-    // Where the program stood for a part of the time, most of that was before it ran.
-    const float after = std::max(first - stood_ns_[granule], 0.0f);
-    const float now = touched ? 1 - std::min(after / exposed, 1.0f) : 0;
+    const float now = touched ? 1 - std::min(first / exposed, 1.0f) : 0;
     unwatched += unwatched_learns * (now - unwatched);
   }
   return exposed * (1 - std::min(unwatched, unwatched_max));
@@ -224,128 +242,48 @@ float Sampler::watched(uint32_t granule) {
 
 void Sampler::begin(uint64_t now_ns) {
   choose_window();
-  present_bytes_ = huge_bytes_ = 0;
+  present_bytes_ = huge_bytes_ = work_ns_ = 0;
   begun_ns_ = now_ns;
-  const uint64_t begun_cpu_ns = own_cpu_ns();
-  due_ns_ = wait_ns_;
-  turns_ = zaps_ = 0;
-  idle_ = false;
-  short_ = wait_ns_ <= groups_wait_ns_max;
-  leave_out(0, memory_->granule_count());
-  in_groups_ = short_ && sweep_groups();
-  if (in_groups_) {
-    look_sharper();
-  } else {
-    beside_ = false;
-    zap_all();
-  }
-  work_ns_ = own_cpu_ns() - begun_cpu_ns;
+  in_groups_ = wait_ns_ <= groups_wait_ns_max;
+  if (in_groups_)
+    sweep_groups();
+  else
+    zap(0, memory_->granule_count());
+  zapped_ns_ = monotonic_ns();
+  if (!in_groups_) note_zap(0, memory_->granule_count(), begun_ns_, zapped_ns_);
   begun_ = true;
 }
 
-void Sampler::zap_all() {
-  begun_ns_ = monotonic_ns();
-  zap(0, memory_->granule_count());
-  ++zaps_;
-  zapped_by_all_ = read();
-  zapped_ = short_ ? read_exactly() : zapped_by_all_;
-  zapped_ns_ = zapped_.wall_ns;
-  zapped_watch_ = run_time_ != nullptr ? run_time_->watch() : 0;
-  note_zap(0, memory_->granule_count(), begun_ns_, zapped_ns_);
-}
-
-// The look of a sweep that was not done in groups. False: too early.
-bool Sampler::look_at_all(uint64_t* waited_ns) {
-  RunTime::Reading now;
-  uint64_t ran_ns = 0;
-  if (short_) {
-    if (!wait_for_turn(&now, &ran_ns)) {
-      const uint64_t first_ns = idle_ ? again_ns_min : turn_again_ns;
-      due_ns_ = std::min(first_ns << std::min(turns_++, turns_max), again_ns_max);
-      return false;
-    }
-  } else {
-    now = read();
-    ran_ns = RunTime::between(zapped_, now);
-    if (run_time_ != nullptr && ran_ns * enough_of_wait < wait_ns_) {
-      // Each time twice as long: a program that does nothing is not to be looked at all the time.
-      due_ns_ =
-          std::min(std::max(wait_ns_ - ran_ns, again_ns_min) << std::min(turns_++, turns_max), again_ns_max);
-      return false;
-    }
-  }
-  const uint32_t count = memory_->granule_count();
-  look(0, count);
-  const uint64_t looked_ns = monotonic_ns();
-  *waited_ns = now.wall_ns - zapped_ns_;
-  const uint64_t stood_ns = *waited_ns - ran_ns;
-  const bool ran = stood_ns * 4 < *waited_ns;  // while this thread zaps and looks
-  if (short_ && !ran) ran_ns -= std::min(switch_ns, ran_ns / 2);
-  expose(0, count, ran ? zapped_ns_ - begun_ns_ : 0, ran_ns, ran ? looked_ns - now.wall_ns : 0);
-  if (timed_) std::fill(stood_ns_, stood_ns_ + count, static_cast<float>(stood_ns));
-  return true;
-}
-
-// What this sweep tells of a granule. `now_ns`: by the clock of policies.
-void Sampler::note(uint32_t granule, PolicyMemory& policy, uint64_t now_ns) {
-  Granule& facts = memory_->granules()[granule];
-  const float watched_ns = watched(granule);
-  const uint64_t before_ns = seen_ns_[granule];
-  seen_ns_[granule] = now_ns;
-  if (touched_[granule] == 0) return;
-  // One access or more while it was exposed. A window stands for the whole granule, unless one page is all of
-  // it.
-  const float period_ns = before_ns == 0 ? 0 : static_cast<float>(now_ns - std::min(before_ns, now_ns));
-  float each = std::max(period_ns / std::max(watched_ns, 1.0f), 1.0f);
-  if (!whole_ && touched_[granule] == touched_small)
-    each *= static_cast<float>(memory_->granule_bytes()) / static_cast<float>(window_bytes);
-  terrace::tiering::note_access(facts, policy, now_ns, each);
-}
-
-// Rates learn from each bit; what was exposed too short a time is left out.
-SweepResult Sampler::count() {
-  SweepResult result;
-  for (uint32_t granule = 0; granule < memory_->granule_count(); ++granule) {
-    if (!is_sampled(granule)) {  // without memory, or not looked at: what comes next is not of all that time
-      seen_ns_[granule] = 0;
-      if (memory_->residency(granule) == Residency::none) rates_.forget(granule);
-      continue;
-    }
-    if (exposed_ns_[granule] < 0) {
-      ++result.dropped;
-      continue;
-    }
-    const bool touched = touched_[granule] != 0;
-    ++result.seen;
-    rates_.note(granule, touched, exposed_ns_[granule] * 1e-9f);
-    if (!touched) continue;
-    ++result.touched;
-    if (memory_->residency(granule) == Residency::cxl) ++result.cxl_touched;
-  }
-  return result;
-}
-
 SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
-  const uint64_t begun_cpu_ns = own_cpu_ns();
-  uint64_t waited_ns = wait_ns_;
-  if (!in_groups_ && !look_at_all(&waited_ns)) {
-    work_ns_ += own_cpu_ns() - begun_cpu_ns;
-    SweepResult unfinished;
-    unfinished.finished = false;
-    return unfinished;
-  }
+  SweepResult result;
   begun_ = false;
-  SweepResult result = count();
-  result.wait_ns = waited_ns;
-  // What finds too many touched while the wait is looked for tells nobody from the others.
-  const float share = static_cast<float>(result.touched) / static_cast<float>(std::max(result.seen, 1u));
-  if (!searching_ || share <= aim * 1.25f) {
-    const uint64_t program_ns = program_now_ns(now_ns);
-    for (uint32_t granule = 0; granule < memory_->granule_count(); ++granule)
-      if (is_sampled(granule) && exposed_ns_[granule] >= 0) note(granule, policy, program_ns);
-    seen_ += result.seen;
+  if (!in_groups_) {
+    look(0, memory_->granule_count());
+    const uint64_t looked_ns = monotonic_ns();
+    expose(0, memory_->granule_count(), zapped_ns_ - begun_ns_, now_ns - std::min(now_ns, zapped_ns_),
+           looked_ns - now_ns);
+    work_ns_ = zapped_ns_ - begun_ns_ + looked_ns - now_ns;
   }
-  result.cost_ns = work_ns_ + (own_cpu_ns() - begun_cpu_ns);
+  result.wait_ns = in_groups_ ? wait_ns_ : now_ns - std::min(now_ns, zapped_ns_);
+  const float period_ns = last_begun_ns_ == 0 ? 0 : static_cast<float>(begun_ns_ - last_begun_ns_);
+  last_begun_ns_ = begun_ns_;
+  const float windows = static_cast<float>(memory_->granule_bytes()) / static_cast<float>(window_bytes);
+  std::span<Granule> granules = memory_->granules();
+  for (uint32_t granule = 0; granule < granules.size(); ++granule) {
+    const Residency residency = granules[granule].residency;
+    if (!is_sampled(granule)) continue;
+    ++result.seen;
+    const float watched_ns = watched(granule);
+    if (touched_[granule] == 0) continue;
+    ++result.touched;
+    // One access or more while it was exposed. A window stands for the whole granule, unless one page is all of
+    // it.
+    float each = std::max(period_ns / std::max(watched_ns, 1.0f), 1.0f);
+    if (!whole_ && touched_[granule] == touched_small) each *= windows;
+    (residency == Residency::ddr ? result.ddr_accesses : result.cxl_accesses) += static_cast<double>(each);
+    terrace::tiering::note_access(granules[granule], policy, now_ns, each);
+  }
+  result.cost_ns = work_ns_ + (monotonic_ns() - now_ns);
   adapt(result, aim);
   // How the memory is mapped may change at any time, as with moves into huge pages.
   if (present_bytes_ > 0)
@@ -354,41 +292,15 @@ SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
 }
 
 void Sampler::adapt(const SweepResult& result, float aim) {
+  if (result.seen == 0) return;
+  const float share = static_cast<float>(result.touched) / static_cast<float>(result.seen);
+  if (share > aim * 1.25f)
+    wait_ns_ = std::max(wait_ns_min, wait_ns_ - wait_ns_ / 3);
+  else if (share < aim * 0.8f)
+    wait_ns_ = std::min(wait_ns_max, wait_ns_ + wait_ns_ / 2);
   const uint64_t program_ns = result.touched * (whole_ ? refault_huge_ns : refault_window_ns);
   gap_ns_ = std::clamp((result.cost_ns + program_ns) * cost_share, gap_ns_min_, gap_ns_max);
-  // Of a small part of the granules: too few to go by.
-  if (result.seen != 0 && result.seen >= result.dropped) {
-    const float share = static_cast<float>(result.touched) / static_cast<float>(result.seen);
-    // So far off that steps would take long: it is looked for again, on that side.
-    if (!searching_ && share > aim * far_off && wait_ns_ > wait_ns_min) {
-      searching_ = true;
-      short_wait_ns_ = wait_ns_min;
-    } else if (!searching_ && share * far_off < aim && wait_ns_ < wait_ns_max) {
-      searching_ = true;
-      long_wait_ns_ = wait_ns_max;
-    }
-    if (searching_)
-      bisect(share, aim);
-    else if (share > aim * 1.25f)
-      wait_ns_ = std::max(wait_ns_min, wait_ns_ - wait_ns_ / 3);
-    else if (share < aim * 0.8f)
-      wait_ns_ = std::min(wait_ns_max, wait_ns_ + wait_ns_ / 2);
-  }
   if (gap_ns_ < wait_ns_) gap_ns_ = wait_ns_;
-}
-
-// To the middle, by octaves, of what is left, until few steps by thirds are.
-void Sampler::bisect(float share, float aim) {
-  if (share > aim * 1.25f)
-    long_wait_ns_ = wait_ns_;
-  else if (share < aim * 0.8f)
-    short_wait_ns_ = wait_ns_;
-  else
-    searching_ = false;
-  if (long_wait_ns_ < 2 * short_wait_ns_) searching_ = false;
-  if (!searching_) return;
-  const float product = static_cast<float>(short_wait_ns_) * static_cast<float>(long_wait_ns_);
-  wait_ns_ = std::clamp(static_cast<uint64_t>(root_of(product)), wait_ns_min, wait_ns_max);
 }
 
 }  // namespace terrace::tiering

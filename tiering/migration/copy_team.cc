@@ -7,8 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tiering/migration/engine_threads.h"
-
 namespace terrace::tiering {
 namespace {
 
@@ -50,7 +48,6 @@ void CopyTeam::stop() {
 }
 
 void* CopyTeam::run(void* argument) {
-  const EngineThread engine_thread;
   auto* me = static_cast<Helper*>(argument);
   CopyTeam& team = *me->team;
   // A block that was given before this thread ran is not missed: copy() waits for every helper.

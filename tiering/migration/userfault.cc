@@ -11,8 +11,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tiering/migration/engine_threads.h"
-
 namespace terrace::tiering {
 namespace {
 
@@ -108,7 +106,6 @@ void Userfault::abandon() {
 }
 
 void* Userfault::run(void* self) {
-  const EngineThread engine_thread;
   const auto* me = static_cast<Userfault*>(self);
   pollfd waits[2] = {{.fd = me->fd_, .events = POLLIN, .revents = 0},
                      {.fd = me->stop_fd_, .events = POLLIN, .revents = 0}};

@@ -15,12 +15,6 @@ namespace {
 
 // By how many standard errors a candidate must beat its victim: there are hundreds of cells to be fooled by.
 constexpr float doubts = 1.5f;
-// And by how many, where rates are known, of the estimate for these two granules.
-constexpr float errors_apart = 3;
-constexpr float evidence_apart = 4.5f;  // which is three standard errors, too
-constexpr size_t victims_tried = 16;
-constexpr float worth_a_swap = 1.0f / 32;
-constexpr float ln2 = 0.6931472f;
 
 class Planner {
  public:
@@ -42,17 +36,16 @@ class Planner {
   }
 
  private:
-  uint64_t uses_now_ns() const { return input_.uses_now_ns != 0 ? input_.uses_now_ns : input_.now_ns; }
   bool announced(const Granule& granule) const {
-    return granule.next_use_ns != 0 && granule.next_use_ns + memory_.options.half_life_ns > uses_now_ns();
+    return granule.next_use_ns != 0 && granule.next_use_ns + memory_.options.half_life_ns > input_.now_ns;
   }
   bool announced_soon(const Granule& granule) const {
-    return announced(granule) && since(granule.next_use_ns, uses_now_ns()) <= memory_.options.horizon_ns;
+    return announced(granule) && since(granule.next_use_ns, input_.now_ns) <= memory_.options.horizon_ns;
   }
 
   // What is announced for a time t ahead is worth one use in t.
   float announced_worth(const Granule& granule) const {
-    return 1 / std::max(seconds(since(granule.next_use_ns, uses_now_ns())), 1e-4f);
+    return 1 / std::max(seconds(since(granule.next_use_ns, input_.now_ns)), 1e-4f);
   }
 
   float worth_of(const Granule& granule) const {
@@ -222,34 +215,6 @@ class Planner {
                                                        std::max(input_.costs.copy_bytes_per_s, 1.0f);
   }
 
-  // Rates that were estimated from looks, where there are any, know each granule by itself. They must bear out that
-  // the candidate is used more than its victim, by more than chance explains, and by so much that it shows beside
-  // what DDR serves anyway: of many cold granules one always seems a little warmer than another.
-  bool is_borne_out(uint32_t candidate, uint32_t victim) {
-    if (input_.rates.empty()) return true;
-    const RateEstimate& up = input_.rates[candidate];
-    const RateEstimate& down = input_.rates[victim];
-    if (up.known <= 0 || down.known <= 0) return true;
-    if (exp2_of(up.log2_rate) - exp2_of(down.log2_rate) <= worth_a_swap * ddr_rate()) return false;
-    const float error = root_of(1 / up.known + 1 / down.known);
-    if ((up.log2_rate - down.log2_rate) * ln2 >= errors_apart * error) return true;
-    // The bar rises with the number of granules: any of them may have luck.
-    return evidence_against(up, down.log2_rate) >
-           evidence_apart + ln2 * static_cast<float>(std::bit_width(input_.granules.size()));
-  }
-
-  // What a granule of DDR serves, on average.
-  float ddr_rate() {
-    if (ddr_rate_ >= 0) return ddr_rate_;
-    float sum = 0, count = 0;
-    for (size_t granule = 0; granule < input_.granules.size(); ++granule) {
-      if (input_.granules[granule].residency != Residency::ddr || input_.rates[granule].known <= 0) continue;
-      sum += exp2_of(input_.rates[granule].log2_rate);
-      ++count;
-    }
-    return ddr_rate_ = count > 0 ? sum / count : 0;
-  }
-
   // Whether promoting pays, in place of `victim` (nullptr: into free room).
   bool pays(const Granule& candidate, const Granule* victim) const {
     if (announced_soon(candidate)) return victim == nullptr || worth_of(candidate) > worth_of(*victim);
@@ -284,24 +249,11 @@ class Planner {
     for (; next < candidates_ && announced_soon(granule(scratch_[next])); ++next) {
       if (!bring_up(scratch_[next], 0, out)) break;
     }
-    while (input_.may_swap && list_.ddr_free() < headroom_ && out < victims_ && list_.demote(victim(out)))
+    while (list_.ddr_free() < headroom_ && out < victims_ && list_.demote(victim(out)))
       mark(victim(out++), demoted_flag);
     for (; next < candidates_; ++next) {
       if (!bring_up(scratch_[next], headroom_, out)) break;
     }
-  }
-
-  // Of the least worthy victims one that rates do not speak for: it becomes the next one.
-  bool find_victim(uint32_t candidate, size_t out) {
-    const size_t end = std::min(out + victims_tried, victims_);
-    for (size_t at = out; at < end; ++at) {
-      uint32_t& victim = scratch_[victims_begin_ + at];
-      if (!is_borne_out(candidate, victim) || !pays(input_.granules[candidate], &input_.granules[victim]))
-        continue;
-      std::swap(victim, scratch_[victims_begin_ + out]);
-      return true;
-    }
-    return false;
   }
 
   bool bring_up(uint32_t candidate, uint64_t keep_free, size_t& out) {
@@ -311,11 +263,9 @@ class Planner {
       mark(candidate, promoted_flag);
       return true;
     }
-    if (out == victims_ || (!input_.may_swap && !announced_soon(granule))) return false;
-    if (!pays(granule, &input_.granules[scratch_[victims_begin_ + out]])) return false;
-    if (!announced_soon(granule) && !find_victim(candidate, out)) return true;  // the next candidate, perhaps
+    if (out == victims_) return false;
     const uint32_t victim = scratch_[victims_begin_ + out];
-    if (!list_.swap(victim, candidate)) return false;
+    if (!pays(granule, &input_.granules[victim]) || !list_.swap(victim, candidate)) return false;
     mark(victim, demoted_flag);
     mark(candidate, promoted_flag);
     ++out;
@@ -331,7 +281,6 @@ class Planner {
   size_t candidates_ = 0;
   size_t victims_ = 0;
   size_t victims_begin_ = 0;
-  float ddr_rate_ = -1;
   uint32_t ddr_at_[levels] = {};
   uint32_t cxl_at_[levels] = {};
 };

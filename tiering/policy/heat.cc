@@ -46,17 +46,6 @@ float heat_at(const Granule& granule, const PolicyMemory& memory, uint64_t now_n
   return granule.heat * decay(since(now_ns, granule.last_access_ns), memory.options.half_life_ns);
 }
 
-float evidence_against(const RateEstimate& looks, float log2_rate) {
-  if (!(looks.looks > 0)) return 0;
-  const float x = std::clamp(exp2_of(log2_rate) * looks.exposed_s / looks.looks, 1e-6f, 40.0f);
-  const float missed = decayed_to(x), found = x < 1e-3f ? x : 1 - missed;
-  const float touched = looks.touched, untouched = looks.looks - touched;
-  float sum = 0;
-  if (touched > 1e-3f) sum += touched * (log2_of(touched / looks.looks) - log2_of(found));
-  if (untouched > 1e-3f) sum += untouched * (log2_of(untouched / looks.looks) * ln2 + x) / ln2;
-  return std::max(sum * ln2, 0.0f);
-}
-
 void report_outcome(PolicyMemory& memory, uint32_t done, uint32_t failed) {
   memory.moves_done = done;
   memory.moves_failed = failed;

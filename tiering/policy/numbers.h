@@ -20,14 +20,6 @@ inline float exp2_of(float x) {
   return power * std::bit_cast<float>(static_cast<uint32_t>(whole + 127) << 23);
 }
 
-// Of x > 0, within a hundredth.
-inline float log2_of(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const float whole = static_cast<float>(static_cast<int32_t>(bits >> 23) - 127);
-  const float part = std::bit_cast<float>((bits & 0x7fffffu) | 0x3f800000u);  // [1, 2)
-  return whole + (-0.33582878f * part + 2.0f) * part - 1.65871022f;
-}
-
 // e^-x for x >= 0.
 inline float decayed_to(float x) {
   return exp2_of(-x * 1.4426950f);

@@ -55,24 +55,8 @@ struct PolicyOptions {
   float high_watermark = 0.98f;            // and from which
 };
 
-// How often a granule is used, as looks estimate it: each look finds that it was touched during an exposure of a
-// known length, or was not.
-struct RateEstimate {
-  float log2_rate = 0;  // of uses a second
-  float known = 0;  // 1 / the square of the standard error of the rate's natural logarithm; 0: nothing known
-  // The looks of late, old ones fading: how many, how many found it touched, how long they exposed it.
-  float looks = 0, touched = 0, exposed_s = 0;
-};
-
-// By how much the looks of late speak against a rate: the natural logarithm of how many times likelier the rate is
-// under which they are likeliest.
-float evidence_against(const RateEstimate& looks, float log2_rate);
-
 struct PlanInput {
   uint64_t now_ns = 0;
-  // By the clock of Granule::next_use_ns, where that is another one (a program's accesses age while it runs, what
-  // it announced comes nearer all the time). 0: the same.
-  uint64_t uses_now_ns = 0;
   std::span<Granule> granules;
   uint64_t granule_bytes = 0;
   uint64_t ddr_granules = 0;       // resident in DDR now, busy ones included
@@ -80,9 +64,7 @@ struct PlanInput {
   uint64_t cxl_free_granules = 0;  // free there now; a promotion frees one more
   uint64_t moves_max = 0;          // copy budget of this plan, both directions together
   TierCosts costs;
-  std::span<const RateEstimate> rates = {};  // by granule; empty: nobody looks
-  bool may_swap = true;                      // false: too little was seen yet to tell who is colder than whom
-  float cxl_bandwidth_use = 0;               // 0..1: how busy the CXL memory is, where that is known
+  float cxl_bandwidth_use = 0;  // 0..1: how busy the CXL memory is, where that is known
 };
 
 // What a policy learns about one range between plans: a plain value of the owner's, zero-initialised at first.

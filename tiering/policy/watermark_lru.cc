@@ -37,11 +37,7 @@ size_t plan_watermark_lru(const PlanInput& input, PolicyMemory& memory, std::spa
   const uint64_t low = share_of(input.ddr_granules_max, memory.options.low_watermark);
   const uint64_t high = share_of(input.ddr_granules_max, memory.options.high_watermark);
   const uint64_t wanted = input.ddr_granules + candidates;
-  const uint64_t above =
-      input.ddr_granules > input.ddr_granules_max ? input.ddr_granules - input.ddr_granules_max : 0;
-  uint64_t excess = !input.may_swap ? std::min<uint64_t>(above, victims)
-                    : wanted > high ? std::min<uint64_t>(wanted - low, victims)
-                                    : 0;
+  uint64_t excess = wanted > high ? std::min<uint64_t>(wanted - low, victims) : 0;
   excess = std::min<uint64_t>(excess, input.moves_max);
   const auto oldest = scratch.last(victims);
   if (excess > 0) {

@@ -47,53 +47,6 @@ TEST_CASE("benefit-density: what is announced soon is never demoted, what is ann
   for (const uint32_t index : going(moves, Residency::cxl)) CHECK(index >= 10);
 }
 
-// The last tenth is used much, lies in CXL, and nothing has moved yet.
-SampledRange used_below(size_t granules, uint64_t ddr) {
-  SampledRange range(granules, ddr, "benefit-density");
-  for (size_t index = 0; index < granules; ++index)
-    range.rates[index] = index < granules - granules / 10 ? 0.05 : 50;
-  for (int round = 0; round < 10; ++round) {
-    range.sweep();
-    PlanInput input = range.input();
-    input.moves_max = 0;
-    range.policy->plan(input, *range.memory, range.scratch, {});
-  }
-  return range;
-}
-
-size_t planned(SampledRange& range, const PlanInput& input) {
-  std::vector<Move> moves(input.moves_max);
-  return range.policy->plan(input, *range.memory, range.scratch, moves);
-}
-
-TEST_CASE("benefit-density: before enough was seen to tell who is colder nothing trades places") {
-  SampledRange range = used_below(100, 15);
-  PlanInput input = range.input();
-  input.may_swap = false;
-  CHECK(planned(range, input) == 0);
-  input.may_swap = true;
-  CHECK(planned(range, input) > 0);
-}
-
-TEST_CASE("benefit-density: rates that do not bear a swap out prevent it, and clear ones do not") {
-  std::vector<RateEstimate> rates(100, {.log2_rate = 1, .known = 5});
-  SampledRange range = used_below(100, 15);
-  PlanInput input = range.input();
-  input.rates = rates;
-  CHECK(planned(range, input) == 0);
-  for (size_t granule = 90; granule < 100; ++granule) rates[granule].log2_rate = 8;
-  CHECK(planned(range, input) > 0);
-}
-
-TEST_CASE("benefit-density: announcements go by their own clock") {
-  SampledRange range = quiet_range(4, 2);
-  range.granules[2].next_use_ns = range.now_ns + 300 * second_ns;
-  PlanInput input = range.input();
-  CHECK(planned(range, input) == 0);
-  input.uses_now_ns = range.now_ns + 299 * second_ns;
-  CHECK(planned(range, input) == 2);
-}
-
 TEST_CASE("benefit-density: of two announced granules the one used later makes room for the sooner") {
   SampledRange range = quiet_range(4, 2);
   range.granules[0].next_use_ns = range.now_ns + 20 * second_ns;   // soon enough to stay
