@@ -165,7 +165,8 @@ def crash_in_migration(programs, point, _hit, _seed, _workload):
         journal = prepare(harness, programs)
         harness.kill()
         with contextlib.closing(sqlite3.connect(harness.state)) as older:  # as tests/unit/store/migration_test.cc has it
-            older.executescript("DROP TABLE host_view; ALTER TABLE lease RENAME COLUMN words TO movable;"
+            older.executescript("ALTER TABLE owner RENAME COLUMN who TO holder; DROP TABLE host_view;"
+                                "ALTER TABLE lease RENAME COLUMN words TO movable;"
                                 "ALTER TABLE pool RENAME COLUMN words TO coherence; PRAGMA user_version=6")
         harness.start(failpoints=f"{point}=crash", wait=False)
         wait_for_crash(harness, point)

@@ -12,6 +12,7 @@ host. A second shared lease is the test's own ledger.
 """
 
 import os
+import re
 import unittest
 
 import guestlib
@@ -126,7 +127,14 @@ class Agent(Hosts):
             guestlib.ask_for_power_cut(after_s=1)
         exchange.get("missed", PATIENCE_S)
         again = self.tenant()
-        self.assertRegex(again.ask("attach", ids["of-0"]), r"^\d+ \d+$", self.t.log_tail())
+
+        def attached():
+            answer = again.ask("attach", ids["of-0"])
+            if re.match(r"^\d+ \d+$", answer):
+                return True
+            self.assertIn("unavailable", answer)  # its agent has just started, and has not reached the manager yet
+            return False
+        wait_until(attached, PATIENCE_S, "attaching after the power cut", interval=0.5)
         again.expect("intact", "verify", 0)
         soak.check(self, self.soak_here(1, **ENOUGH).finish(), **ENOUGH)
         exchange.put("worked", {})
