@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV spaces in leases of mode shared_coherent, on two hosts that are two guests over one memory: host 0 is the manager, host 1 runs
 an agent. In each lease processes put, read and erase blocks, and are killed and stopped (tests/support/kv_soak). A lease is attached
-on one host at a time, so a space goes from one to the other with its lease. Owners of parts are by the manager.
+on one host at a time, so a space goes from one to the other with its lease. Owners of parts are by locks; kv_hosts_test.py has those
+by the manager.
 
 1. A lease of each host, with work in both at once.
 2. Host 1's is revoked while its processes read and put: each of them hears of it. The next lease of that memory has none of its blocks.
@@ -50,7 +51,7 @@ class Leases(two_hosts.Both):
             ledger = pathlib.Path(tempfile.mkdtemp()) / "ledger"
             ledger.write_bytes(bytes(2 * MIB))
         running = soak.Soak(socket=self.t.socket, lease=label, run=run, ledger=ledger, workers=3, keys=2048, stop=1000,
-                            kill_every=1500, limit_s=PATIENCE_S, noncoherent=True, **options)
+                            kill_every=1500, limit_s=PATIENCE_S, noncoherent=True, locks=True, **options)
         self.addCleanup(running.kill)
         running.ledger = ledger
         return running
