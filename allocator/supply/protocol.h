@@ -155,8 +155,7 @@ struct alignas(64) ControlHeader {
   uint16_t version;
   uint16_t fallback;  // 1: large requests go to the next malloc when the window is full
   uint32_t slots;
-  uint32_t
-      access_events;  // 1: the engine asks the kernel for its records of accesses, too (tiering/hotness/access_events.h)
+  uint32_t access_events;  // 1: the engine asks for the kernel's records of accesses, too
   uint64_t ddr_budget;
   uint64_t cxl_budget;
   uint64_t ddr_used;          // charged by all processes; raised before a slot's own count, lowered after it

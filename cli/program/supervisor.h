@@ -51,9 +51,8 @@ class Supervisor {
   // Until the program has ended and nothing that it left behind is in use. The program's exit code.
   int wait(Leftovers& leftovers);
   pid_t program() const { return child_; }  // -1: not started
-  int signals() const {
-    return signals_.get();
-  }  // where those that are blocked are read; -1: there is no descriptor
+  // Where those that are blocked are read; -1: there is no descriptor.
+  int signals() const { return signals_.get(); }
 
  private:
   void reap(Leftovers& leftovers);

@@ -248,8 +248,7 @@ struct RebindFinished {
   LeaseId lease;
   Status status;
   uint64_t now_ns = 0;
-  bool lines_may_remain =
-      false;  // in the caches of the host that it was on, which could not be told to write them back
+  bool lines_may_remain = false;  // as in ViewClosed, on the host that the lease was on
 };
 // Moving, by the holder or by the manager for a lease that nobody holds: BeginMove places and carves a target
 // (a pending lease of its own id, answered with MoveReady once carved), the bytes are copied, FinishMove swaps
